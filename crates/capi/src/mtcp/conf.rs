@@ -43,7 +43,7 @@ pub(crate) struct Conf {
     /// Placement of the library's own stack; `None`: not set.
     pub(crate) placement: Option<Placement>,
     /// Ports whose contexts print their counters when they end.
-    pub(crate) told_ports: Vec<String>,
+    pub(crate) stat_ports: Vec<String>,
     /// Warnings for the user.
     pub(crate) warnings: Vec<String>,
 }
@@ -119,7 +119,7 @@ impl Conf {
             gateways: Vec::new(),
             mtu: None,
             placement: None,
-            told_ports: Vec::new(),
+            stat_ports: Vec::new(),
             warnings: Vec::new(),
         }
     }
@@ -143,11 +143,11 @@ impl Conf {
             let bytes = number(name, value, 64, BUFFER_BYTES_MAX);
             *buffer = Some(bytes.map_err(|fault| ConfError { line: index + 1, fault })?);
         }
-        for told in std::mem::take(&mut self.told_ports) {
-            match self.has_port(&told) {
-                true => self.told_ports.push(told),
+        for port in std::mem::take(&mut self.stat_ports) {
+            match self.has_port(&port) {
+                true => self.stat_ports.push(port),
                 false => self
-                    .warn(format_args!("stat_print = {told} has no effect: no port has this name")),
+                    .warn(format_args!("stat_print = {port} has no effect: no port has this name")),
             }
         }
         // If only one is set, the other has the same size.
@@ -203,7 +203,7 @@ impl Conf {
                 self.placement =
                     Some(placement.ok_or_else(|| ConfFault::Placement(first.to_owned()))?);
             }
-            "stat_print" => self.told_ports.extend(value.iter().map(|&port| port.to_owned())),
+            "stat_print" => self.stat_ports.extend(value.iter().map(|&port| port.to_owned())),
             "multiprocess" => {
                 self.warn(format_args!(
                     "multiprocess = {first} has no effect: give each process a port"
@@ -297,7 +297,7 @@ mod tests {
             assert!(named(key), "{key}: {:?}", conf.warnings);
         }
         assert_eq!(conf.warnings.len(), 3);
-        assert_eq!(conf.told_ports, ["dpdk0"]);
+        assert_eq!(conf.stat_ports, ["dpdk0"]);
     }
 
     #[test]
@@ -317,7 +317,7 @@ mod tests {
     #[test]
     fn stat_print_names_a_port_in_any_order() {
         let conf = read("stat_print = /run/m.sock eth9\nport = /run/m.sock,role=server").unwrap();
-        assert_eq!(conf.told_ports, ["/run/m.sock"]);
+        assert_eq!(conf.stat_ports, ["/run/m.sock"]);
         assert_eq!(conf.warnings, ["stat_print = eth9 has no effect: no port has this name"]);
     }
 

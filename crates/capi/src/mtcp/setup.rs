@@ -354,7 +354,7 @@ pub extern "C" fn mtcp_create_context(cpu: c_int) -> mctx_t {
                 network::on_stack(wanted, |backend| Context::create(config(backend)))
             }
         })?;
-        if network::variable(STATS_VARIABLE).is_some() || !conf.told_ports.is_empty() {
+        if network::variable(STATS_VARIABLE).is_some() || !conf.stat_ports.is_empty() {
             let placement_text = Some(carrier.placement_text(placement));
             with_context(context, |waiting| {
                 waiting.placement_text = placement_text;
