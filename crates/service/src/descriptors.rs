@@ -33,15 +33,15 @@
 //! [`PASSED_SOCKETS_MAX`]: crate::limits::PASSED_SOCKETS_MAX
 
 mod message;
-mod passed;
+mod passed_descriptors;
 mod session_control;
 mod share_token;
 
 pub use message::{PassPurpose, SharedConn, SharedEndpoint};
 
 pub(crate) use message::{GIVEN_TOKEN, SessionMessage};
-pub(crate) use passed::KeptPort;
-pub use passed::{PassRefusal, PassedDescriptors};
+pub(crate) use passed_descriptors::KeptPort;
+pub use passed_descriptors::{PassRefusal, PassedDescriptors};
 pub use share_token::{
     ShareToken, TokenRequest, copy_token, is_token, release_shared, release_shared_endpoints,
 };

@@ -10,7 +10,7 @@
 
 mod admission;
 mod line_pace;
-mod shown;
+mod observe;
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
