@@ -267,7 +267,7 @@ impl Udp {
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
         let (event, arrival) = self.events.pop_front()?;
         self.last_arrival = arrival;
-        self.refusals.on_told(&event);
+        self.refusals.on_event_reported(&event);
         if let Event::Datagram { endpoint, .. } | Event::DatagramRefused { endpoint, .. } = event
             && let Some(Some(endpoint)) = self.endpoints.get_mut(endpoint.index as usize)
         {

@@ -40,8 +40,8 @@ impl Refusals {
         Self { waiting: VecDeque::with_capacity(capacity), last: None, capacity }
     }
 
-    /// The event is being told.
-    pub(super) fn on_told(&mut self, event: &Event) {
+    /// The event is being reported.
+    pub(super) fn on_event_reported(&mut self, event: &Event) {
         if let Event::DatagramRefused { .. } = event {
             self.last = self.waiting.pop_front().map(|(_, notice)| notice);
         }
