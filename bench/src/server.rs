@@ -25,7 +25,7 @@ use std::{
 };
 
 /// Statistics that a server with a stack thread writes at its end.
-const TOLD: &str = "server.json";
+const STATISTICS_FILE: &str = "server.json";
 
 /// Features disabled in a channel server, for the ablation [MP table 5.1].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -410,8 +410,8 @@ impl RunningServer {
         if !self.server.tells() {
             return Ok(None);
         }
-        let told = fs::read(self.log.with_file_name(TOLD))?;
-        let channels: Vec<ChannelTold> = serde_json::from_slice(&told)?;
+        let told = fs::read(self.log.with_file_name(STATISTICS_FILE))?;
+        let channels: Vec<ChannelStatistics> = serde_json::from_slice(&told)?;
         Ok(events_per_wakeup(&channels))
     }
 
@@ -665,7 +665,7 @@ fn placement_args(placement: StackPlacement, service: ServiceKind, scratch: &Pat
     };
     if service != ServiceKind::AcceptReset {
         let drain = limits::SERVER_DRAIN.as_secs().to_string();
-        let told = scratch.join(TOLD).to_string_lossy().into_owned();
+        let told = scratch.join(STATISTICS_FILE).to_string_lossy().into_owned();
         args.extend(["--drain".to_owned(), drain, "--json".to_owned(), told]);
     }
     args
@@ -673,13 +673,13 @@ fn placement_args(placement: StackPlacement, service: ServiceKind, scratch: &Pat
 
 /// What such a server writes, read back.
 #[derive(Debug, Deserialize)]
-struct ChannelTold {
+struct ChannelStatistics {
     server_events: u64,
     server_wakeups: u64,
 }
 
 /// Returns the events per wake-up of all channels; `None` without wake-ups.
-fn events_per_wakeup(channels: &[ChannelTold]) -> Option<f64> {
+fn events_per_wakeup(channels: &[ChannelStatistics]) -> Option<f64> {
     let events: u64 = channels.iter().map(|channel| channel.server_events).sum();
     let wakeups: u64 = channels.iter().map(|channel| channel.server_wakeups).sum();
     (wakeups > 0).then(|| events as f64 / wakeups as f64)
@@ -710,7 +710,7 @@ fn baseline_args(baseline: Baseline, address: SocketAddr, layout: &BenchLayout) 
 #[cfg(test)]
 mod tests {
     use super::{
-        Ablation, ChannelTold, DebianPlace, DebianProgram, ForcedDriver, LinkSide, StackLink,
+        Ablation, ChannelStatistics, DebianPlace, DebianProgram, ForcedDriver, LinkSide, StackLink,
         StackPlacement, TestedServer, events_per_wakeup,
     };
 
@@ -727,7 +727,7 @@ mod tests {
     fn events_are_divided_by_the_wake_ups_of_all_channels() {
         let told = r#"[{"requests": 9, "server_events": 4000, "server_wakeups": 1},
                        {"requests": 9, "server_events": 340, "server_wakeups": 1}]"#;
-        let channels: Vec<ChannelTold> = serde_json::from_str(told).unwrap();
+        let channels: Vec<ChannelStatistics> = serde_json::from_str(told).unwrap();
         assert_eq!(events_per_wakeup(&channels), Some(2_170.0));
         assert_eq!(events_per_wakeup(&[]), None);
     }

@@ -457,7 +457,7 @@ impl Echo {
 
     /// Each shard until it has nothing to do. Turns that found nothing cost nothing: on a core of
     /// its own a shard would have had them while it waited.
-    fn turn(&mut self) -> Result<(), PeerError> {
+    fn poll(&mut self) -> Result<(), PeerError> {
         for index in 0..self.shards.len() {
             let before = self.frames();
             let start = Instant::now();
@@ -521,7 +521,7 @@ impl Asker {
         Ok(self.channel.read(handle, READ_BYTES)?)
     }
 
-    fn turn(&mut self) -> Result<(), PeerError> {
+    fn poll(&mut self) -> Result<(), PeerError> {
         while let Some(done) = self.channel.dispatch(Some(Duration::ZERO))? {
             let handle = done.handle;
             match done.event {
@@ -584,9 +584,9 @@ pub(crate) fn exchange_shape(
         load_spent = Duration::ZERO;
         while load.done < end {
             let start = Instant::now();
-            load.turn()?;
+            load.poll()?;
             load_spent += start.elapsed();
-            server.turn()?;
+            server.poll()?;
             if Instant::now() > deadline {
                 return Err(PeerError::Exchange("transactions come to a stop"));
             }

@@ -174,7 +174,7 @@ enum SimulationEvent {
     /// An answer reaches the load.
     Answered { connection: u32 },
     /// A shard begins a turn.
-    Turn { shard: u16 },
+    Poll { shard: u16 },
     /// A core of the load has sent a request.
     Asked { core: u16 },
 }
@@ -291,7 +291,7 @@ impl<'world> SimulationRun<'world> {
                     self.wake(shard);
                 }
                 SimulationEvent::Answered { connection } => self.on_answer(connection),
-                SimulationEvent::Turn { shard } => self.turn(shard),
+                SimulationEvent::Poll { shard } => self.poll(shard),
                 SimulationEvent::Asked { core } => self.on_asked(core),
             }
         }
@@ -324,11 +324,11 @@ impl<'world> SimulationRun<'world> {
         let place = &mut self.shards[usize::from(shard)];
         if !place.is_turning {
             place.is_turning = true;
-            self.clock.schedule(self.clock.now(), SimulationEvent::Turn { shard });
+            self.clock.schedule(self.clock.now(), SimulationEvent::Poll { shard });
         }
     }
 
-    fn turn(&mut self, shard: u16) {
+    fn poll(&mut self, shard: u16) {
         let (began, index) = (self.clock.now(), usize::from(shard));
         let (mut at, mut blocked) = self.send(shard);
         let room = self.steps.per_turn;
@@ -361,7 +361,7 @@ impl<'world> SimulationRun<'world> {
             at = until;
         }
         if at > began {
-            self.clock.schedule(at, SimulationEvent::Turn { shard });
+            self.clock.schedule(at, SimulationEvent::Poll { shard });
         } else {
             place.is_turning = false;
         }
