@@ -173,7 +173,7 @@ impl Side {
     }
 
     /// Takes events, and puts what is to be sent on the wire.
-    fn turn(&mut self, now: Instant) {
+    fn poll(&mut self, now: Instant) {
         let mut count = 0;
         while let Some(event) = self.stack.poll_event() {
             count += 1;
@@ -299,7 +299,7 @@ impl World {
         let to = self.side(to_server).0;
         let received = Received { checksums: Checksums::Unverified, segment_bytes: 0 };
         to.stack.on_frame(now, frame, received, &mut to.memory);
-        to.turn(now);
+        to.poll(now);
     }
 
     fn deliver(&mut self, from_server: bool, count: usize) {
@@ -322,7 +322,7 @@ impl World {
             let now = self.now;
             for side in [&mut self.client, &mut self.server] {
                 side.stack.on_timeout(now, &mut side.memory);
-                side.turn(now);
+                side.poll(now);
             }
         }
         panic!("timers without end");
@@ -374,7 +374,7 @@ impl World {
                 }
                 _ => {}
             }
-            side.turn(now);
+            side.poll(now);
         }
     }
 
@@ -441,12 +441,12 @@ impl World {
             for conn in core::mem::take(&mut side.conns) {
                 let _ = side.stack.abort(now, conn, &mut side.memory);
             }
-            side.turn(now);
+            side.poll(now);
             // Connections that were being established at the close.
             for conn in core::mem::take(&mut side.conns) {
                 let _ = side.stack.abort(now, conn, &mut side.memory);
             }
-            side.turn(now);
+            side.poll(now);
         }
         // Connections being opened or closed time out: the peer no longer answers.
         for _ in 0..4 {
@@ -456,7 +456,7 @@ impl World {
                 for conn in core::mem::take(&mut side.conns) {
                     let _ = side.stack.abort(now, conn, &mut side.memory);
                 }
-                side.turn(now);
+                side.poll(now);
                 side.wire.clear();
             }
         }

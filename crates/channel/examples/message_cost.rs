@@ -2,7 +2,7 @@
 //! carries the answer: run it under callgrind.
 //!
 //! `cargo build --release -p megapipe --example message_cost`, then
-//! `valgrind --tool=callgrind --collect-atstart=no --toggle-collect='*measured_turn*'
+//! `valgrind --tool=callgrind --collect-atstart=no --toggle-collect='*measured_poll*'
 //! target/release/examples/message_cost echo 32`; what was collected, divided by the number that
 //! the program prints, is the cost of one at the server (`*measured_client*`: at the client). The
 //! first word is what is measured:
@@ -72,13 +72,13 @@ fn channel(link: Box<dyn Link>, last: u8) -> Outcome<Channel> {
 
 /// What is counted at the server.
 #[inline(never)]
-fn measured_turn(server: &mut Channel, cost: Cost) -> Outcome<()> {
-    turn(server, cost)
+fn measured_poll(server: &mut Channel, cost: Cost) -> Outcome<()> {
+    poll(server, cost)
 }
 
 /// All that the server does until nothing is left to do.
 #[inline(always)]
-fn turn(server: &mut Channel, cost: Cost) -> Outcome<()> {
+fn poll(server: &mut Channel, cost: Cost) -> Outcome<()> {
     while let Some(done) = server.dispatch(Some(Duration::ZERO))? {
         let Completion { handle, event, .. } = done;
         match event {
@@ -121,11 +121,11 @@ impl Client {
     /// What is counted at the client.
     #[inline(never)]
     fn measured_client(&mut self) -> Outcome<()> {
-        self.turn()
+        self.poll()
     }
 
     #[inline(always)]
-    fn turn(&mut self) -> Outcome<()> {
+    fn poll(&mut self) -> Outcome<()> {
         while let Some(done) = self.channel.dispatch(Some(Duration::ZERO))? {
             let handle = done.handle;
             match (self.cost, done.event) {
@@ -172,13 +172,13 @@ fn main() -> Outcome<()> {
         client.connect()?;
     }
     while client.done < WARM_UP {
-        client.turn()?;
-        turn(&mut server, cost)?;
+        client.poll()?;
+        poll(&mut server, cost)?;
     }
     let before = client.done;
     while client.done < before + COUNT {
         client.measured_client()?;
-        measured_turn(&mut server, cost)?;
+        measured_poll(&mut server, cost)?;
     }
     println!("{}", client.done - before);
     Ok(())

@@ -115,7 +115,7 @@ impl Server {
     }
 
     /// One turn: answers each `Send` with its sum and its buffer, each `Return` by freeing it.
-    fn turn(&mut self) -> Result<u32, End> {
+    fn poll(&mut self) -> Result<u32, End> {
         let mut count = 0;
         if self.ops.peek(1)? == 0 {
             let ops = &mut self.ops;
@@ -155,7 +155,7 @@ impl Server {
         let start = Instant::now();
         loop {
             assert!(start.elapsed() < PATIENCE, "the session goes on");
-            if let Err(end) = self.turn() {
+            if let Err(end) = self.poll() {
                 return end;
             }
         }
@@ -252,7 +252,7 @@ fn an_honest_application_and_a_server_exchange_buffers() {
     while server.pool.alloc().is_some() {}
     let mut count = 0;
     while count < COUNT {
-        count += u64::from(server.turn().expect("an honest application"));
+        count += u64::from(server.poll().expect("an honest application"));
     }
     server.finish();
 }
@@ -287,7 +287,7 @@ fn scribbling_over_all_of_the_memory_ends_the_session_and_harms_nothing() {
             assert!(start.elapsed() < PATIENCE, "the session goes on");
             // Whatever is in them, the buffers can be used, by the bookkeeping that is ours alone.
             server.pool.copy_in(buf, 0, &[0xab; 1460]).expect("ours");
-            if let Err(end) = server.turn() {
+            if let Err(end) = server.poll() {
                 break end;
             }
         };

@@ -2,7 +2,7 @@
 //! same server on the channel beneath: run it under callgrind.
 //!
 //! `cargo build --release -p megapipe-sockets --example message_cost`, then
-//! `valgrind --tool=callgrind --collect-atstart=no --toggle-collect='*measured_turn*'
+//! `valgrind --tool=callgrind --collect-atstart=no --toggle-collect='*measured_poll*'
 //! target/release/examples/message_cost sockets 32`; what was collected, divided by the number that
 //! the program prints, is the cost of one transaction of 64 bytes at the server. The first word
 //! says what the server is written on: `sockets`, `drain` (sockets that are read until there is
@@ -44,7 +44,7 @@ fn config(link: Box<dyn Link>, last: u8) -> Outcome<megapipe::Config> {
 /// A server that echoes.
 trait EchoServer {
     /// All that it does until nothing is left to do.
-    fn turn(&mut self) -> Outcome<()>;
+    fn poll(&mut self) -> Outcome<()>;
 }
 
 /// On the channel, as in its own example.
@@ -61,7 +61,7 @@ impl OnChannel {
 }
 
 impl EchoServer for OnChannel {
-    fn turn(&mut self) -> Outcome<()> {
+    fn poll(&mut self) -> Outcome<()> {
         while let Some(done) = self.0.dispatch(Some(Duration::ZERO))? {
             match done.event {
                 Event::Read(Ok(data)) if !data.is_empty() => {
@@ -134,7 +134,7 @@ impl OnSockets {
 }
 
 impl EchoServer for OnSockets {
-    fn turn(&mut self) -> Outcome<()> {
+    fn poll(&mut self) -> Outcome<()> {
         loop {
             let mut events = std::mem::take(&mut self.events);
             let count = self.context.epoll_wait(self.epoll, &mut events, Some(Duration::ZERO))?;
@@ -157,8 +157,8 @@ impl EchoServer for OnSockets {
 
 /// What is counted.
 #[inline(never)]
-fn measured_turn(server: &mut dyn EchoServer) -> Outcome<()> {
-    server.turn()
+fn measured_poll(server: &mut dyn EchoServer) -> Outcome<()> {
+    server.poll()
 }
 
 /// The client: how many requests were answered.
@@ -173,7 +173,7 @@ impl EchoClient {
         Ok(self.channel.read(handle, READ_BYTES)?)
     }
 
-    fn turn(&mut self) -> Outcome<()> {
+    fn poll(&mut self) -> Outcome<()> {
         while let Some(done) = self.channel.dispatch(Some(Duration::ZERO))? {
             match done.event {
                 Event::Connect(Ok(())) => self.ask(done.handle)?,
@@ -208,13 +208,13 @@ fn main() -> Outcome<()> {
         client.channel.connect(&address, &ConnectOptions::default(), 0)?;
     }
     while client.done < WARM_UP {
-        client.turn()?;
-        server.turn()?;
+        client.poll()?;
+        server.poll()?;
     }
     let before = client.done;
     while client.done < before + COUNT {
-        client.turn()?;
-        measured_turn(&mut *server)?;
+        client.poll()?;
+        measured_poll(&mut *server)?;
     }
     println!("{}", client.done - before);
     Ok(())

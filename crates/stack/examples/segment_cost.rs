@@ -172,7 +172,7 @@ enum ServedRequest {
 /// The part that is counted for a whole connection: a turn of the server. Frames in, events and
 /// what the server does about them, frames out.
 #[inline(never)]
-fn measured_turn(
+fn measured_poll(
     host: &mut SegmentHost,
     now: Instant,
     wire: &mut MeasuredWire,
@@ -250,7 +250,7 @@ fn connection(
     while open {
         *now += Duration::from_micros(50);
         wire.to_server.fill(*now, client);
-        measured_turn(server, *now, wire, service);
+        measured_poll(server, *now, wire, service);
         for frame in wire.to_client.frames() {
             client.stack.on_frame(*now, frame, Received::default(), &mut client.memory);
         }

@@ -145,7 +145,7 @@ struct Channels {
 }
 
 impl Channels {
-    fn turn(&mut self) {
+    fn poll(&mut self) {
         for (index, channel) in self.channels.iter_mut().enumerate() {
             while let Some(done) = channel.dispatch(Some(Duration::ZERO)).expect("works") {
                 self.done.push((index, done.handle, done.event));
@@ -164,7 +164,7 @@ impl Channels {
                 return self.done.remove(found).2;
             }
             assert!(start.elapsed() < PATIENCE, "{:?}", self.done);
-            self.turn();
+            self.poll();
         }
     }
 
@@ -310,7 +310,7 @@ fn loopback_is_reached_from_wildcard_listeners_and_from_own_addresses() {
         // Unread bytes: the end is a reset.
         channels.channels[1].write_quiet(client, "unread").unwrap();
         channels.channels[1].read(client, 10).unwrap();
-        (0..10).for_each(|_| channels.turn());
+        (0..10).for_each(|_| channels.poll());
         channels.channels[0].unregister(server).unwrap();
         let end = channels.next_of(1, client);
         assert!(matches!(end, Event::Read(Err(OpError::Reset))), "{end:?}");

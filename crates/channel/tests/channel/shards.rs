@@ -100,7 +100,7 @@ impl Hosts {
     }
 
     /// One turn of each channel.
-    fn turn(&mut self) {
+    fn poll(&mut self) {
         let sides = [(Side::Client, &mut self.clients), (Side::Server, &mut self.servers)];
         for (side, channels) in sides {
             for (index, channel) in channels.iter_mut().enumerate() {
@@ -124,7 +124,7 @@ impl Hosts {
                 return found;
             }
             assert!(start.elapsed() < PATIENCE, "{what}: {:?}", self.done);
-            self.turn();
+            self.poll();
         }
     }
 
@@ -203,7 +203,7 @@ fn every_shard_serves_its_share_and_every_byte_finds_its_way(placement: Placemen
     let (mut echoed, mut shares, start) = (0, [0; 3], Instant::now());
     while echoed < CONNECTIONS {
         assert!(start.elapsed() < PATIENCE, "{echoed} came back");
-        hosts.turn();
+        hosts.poll();
         for (side, index, done) in std::mem::take(&mut hosts.done) {
             match (side, done.event) {
                 (Side::Server, Event::Accept(Ok(_))) => shares[index] += 1,
@@ -529,7 +529,7 @@ fn syn_on_its_way_to_a_leaving_listener_is_not_refused() {
     let (mut connected, start) = (0, Instant::now());
     while connected < MANY {
         assert!(start.elapsed() < PATIENCE, "{connected} of {MANY} connected");
-        hosts.turn();
+        hosts.poll();
         for (side, _, done) in hosts.done.drain(..) {
             match done.event {
                 Event::Connect(Ok(())) if side == Side::Client => connected += 1,

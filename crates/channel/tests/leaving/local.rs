@@ -115,7 +115,7 @@ impl Clients {
         let _ = self.channel.unregister(handle);
     }
 
-    fn turn(&mut self) {
+    fn poll(&mut self) {
         let wait = Some(Duration::from_millis(1));
         while let Some(done) = self.channel.dispatch(wait).expect("works") {
             let handle = done.handle;
@@ -152,7 +152,7 @@ fn run(config: Config, total: usize, report: &Sender<Outcome>, end: &Receiver<()
             begun += 1;
             clients.begin(begun as u64);
         }
-        clients.turn();
+        clients.poll();
     }
     report.send(clients.outcome).expect("the test waits");
     // Servers whose link breaks would fail.

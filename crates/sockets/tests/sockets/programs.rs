@@ -124,7 +124,7 @@ impl EchoServer {
     }
 
     /// One turn of the loop. Few events at a time, so that many are left for the next one.
-    fn turn(&mut self, world: &mut World) {
+    fn poll(&mut self, world: &mut World) {
         let events = world.host(Server).epoll_wait(self.epoll, 3).expect("it is a set");
         for (_, data) in events {
             if data == self.listener as u64 {
@@ -166,7 +166,7 @@ fn an_echo_server_by_edges_answers_every_client_to_the_end() {
         let lens = [0, 1, 4096, 100_000, 5, 300_000, 8192, 70_000, 2, 40_960];
         let talker = |(seed, len): (u8, usize)| Talker::dial(world, address, text(len, seed));
         let mut talkers: Vec<_> = (0..).zip(lens).map(talker).collect();
-        talk(world, &mut talkers, |world| server.turn(world));
+        talk(world, &mut talkers, |world| server.poll(world));
         world.note("served, and still open", &(server.served, server.echoes.len()));
     });
 }
@@ -180,7 +180,7 @@ struct Relay {
 }
 
 impl Relay {
-    fn turn(&mut self, world: &mut World) {
+    fn poll(&mut self, world: &mut World) {
         if self.broken.is_some() || self.flows.iter().all(|flow| flow.is_done) {
             return;
         }
@@ -236,7 +236,7 @@ fn a_proxy_by_select_hands_on_bytes_and_each_direction_s_end() {
         let (talker, mut relay, origin) = relayed(world, text(200_000, 9));
         let mut echo = Flow::default();
         talk(world, &mut [talker], |world| {
-            relay.turn(world);
+            relay.poll(world);
             // What was dialed answers only when it has heard all.
             echo.fill(world, (Client, origin)).expect("no reset");
             if echo.has_ended {
@@ -254,7 +254,7 @@ fn a_proxy_by_select_hands_on_a_reset() {
         let mut heard = Flow::default();
         for _ in 0..ROUNDS_MAX {
             talker.go_on(world);
-            relay.turn(world);
+            relay.poll(world);
             heard.fill(world, (Client, origin)).expect("no reset yet");
             if heard.has_ended {
                 break;
@@ -267,7 +267,7 @@ fn a_proxy_by_select_hands_on_a_reset() {
         reset(world, (Client, talker.fd));
         for _ in 0..20 {
             world.settle();
-            relay.turn(world);
+            relay.poll(world);
         }
         world.note("the proxy broke by", &relay.broken);
         world.note_send("more", Client, origin, b"more", libc::MSG_NOSIGNAL);
@@ -285,7 +285,7 @@ struct Chat {
 impl Chat {
     const BACKLOG_MAX: usize = 1 << 20;
 
-    fn turn(&mut self, world: &mut World, listener: Fd) {
+    fn poll(&mut self, world: &mut World, listener: Fd) {
         let mut asked = vec![(listener, libc::POLLIN)];
         asked.extend(self.guests.iter().map(|(fd, waiting)| {
             (*fd, if waiting.is_empty() { libc::POLLIN } else { libc::POLLIN | libc::POLLOUT })
@@ -347,7 +347,7 @@ fn a_chat_by_poll_reaches_all_and_closes_slow_readers() {
             assert_eq!(world.host(Client).connect(*fd, Some(address)), Err(libc::EINPROGRESS));
             for _ in 0..ROUNDS_MAX {
                 world.settle();
-                chat.turn(world, listener);
+                chat.poll(world, listener);
                 if chat.guests.len() > place {
                     break;
                 }
@@ -368,7 +368,7 @@ fn a_chat_by_poll_reaches_all_and_closes_slow_readers() {
                     drop(speech.drain(..sent));
                 }
             }
-            chat.turn(world, listener);
+            chat.poll(world, listener);
             for place in [1, 2] {
                 while let Ok(bytes) = world.host(Client).recv(fds[place], 65_536, 0) {
                     if bytes.is_empty() {
@@ -392,7 +392,7 @@ fn a_chat_by_poll_reaches_all_and_closes_slow_readers() {
         reset(world, (Client, fds[2]));
         for _ in 0..20 {
             world.settle();
-            chat.turn(world, listener);
+            chat.poll(world, listener);
         }
         chat.left.sort();
         world.note("left", &(&chat.left, chat.guests.len()));
