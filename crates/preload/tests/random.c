@@ -572,7 +572,7 @@ static bool poll_all(void) {
     print(" poll");
     answer(poll(entries, count, chance(80) ? 0 : 5));
     for (int at = 0; at < count; at++) {
-        uint32_t events = common_events(places[at], (uint32_t)entries[at].revents);
+        uint32_t events = common_events(slots[places[at]].file, (uint32_t)entries[at].revents);
         print(" [%d]%x/%x", places[at], events, entries[at].events);
     }
     return true;
@@ -603,8 +603,8 @@ static bool select_all(void) {
     return true;
 }
 
-/* In the data of an event: its member reports edges, or one event. */
-enum { ONCE_MARK = 256 };
+/* In the data of an event: its member reports edges, or one event; its file. */
+enum { ONCE_MARK = 256, FILE_MARK = 512 };
 #define ONCE ((uint32_t)EPOLLET | EPOLLONESHOT)
 
 static bool control_set(void) {
@@ -618,7 +618,8 @@ static bool control_set(void) {
     int call = below(6);
     int op = call < 4 ? EPOLL_CTL_ADD : call == 4 ? EPOLL_CTL_MOD : EPOLL_CTL_DEL;
     struct epoll_event event = {.events = ONE_OF(events) | ONE_OF(ways)};
-    event.data.u64 = (uint64_t)number(slot) | (event.events & ONCE ? ONCE_MARK : 0);
+    event.data.u64 = (uint64_t)number(slot) | (event.events & ONCE ? ONCE_MARK : 0)
+                     | (uint64_t)slot->file->id * FILE_MARK;
     print(" epoll_ctl [%d] %d [%d] %#x", number(set), op, number(slot), event.events);
     int fd = chance(2) ? -1 : slot->fd;
     if (answer(epoll_ctl(set->fd, op, fd, &event)) == 0) {
@@ -647,7 +648,9 @@ static bool wait_for_set(void) {
     }
     for (int at = 0; at < count; at++) {
         int slot = (int)(events[at].data.u64 % ONCE_MARK);
-        print(" [%d]%x", slot, common_events(slot, events[at].events));
+        bool is_same = slots[slot].kind != NONE
+                       && slots[slot].file->id == events[at].data.u64 / FILE_MARK;
+        print(" [%d]%x", slot, common_events(is_same ? slots[slot].file : NULL, events[at].events));
         /* How many edges follow behind the end of both directions differs, and that of a socket
          * before its path is decided is forgotten with the decision. */
         if (events[at].events & EPOLLHUP && events[at].data.u64 & ONCE_MARK) {

@@ -44,6 +44,8 @@ enum { SOCKETS = TCP | UDP, ALL = 63 };
 
 /* What several descriptors share after dup(2). */
 struct file {
+    /* Its number among the files of the thread. */
+    uint32_t id;
     /* It has been bound, mostly to a port that was chosen for it. */
     bool is_bound;
     /* It listened. Linux frees such a port then. */
@@ -67,6 +69,7 @@ struct slot {
 };
 
 static _Thread_local struct slot slots[SLOTS];
+static _Thread_local uint32_t file_count;
 static long pause_ns = 2000000;
 static _Thread_local volatile sig_atomic_t signals;
 
@@ -144,10 +147,10 @@ static inline struct slot *pick(int kinds) {
     return NULL;
 }
 
-/* The events of a slot that all stacks report. On the back end `kernel` calls alone return a reset
+/* The events of a file that all stacks report; NULL: of one that has no slot any more. On the back end `kernel` calls alone return a reset
  * behind the program's own end of both directions. */
-static inline uint32_t common_events(int slot, uint32_t events) {
-    bool has_ended = slots[slot].kind == TCP && slots[slot].file->shut == 3;
+static inline uint32_t common_events(const struct file *file, uint32_t events) {
+    bool has_ended = !file || file->shut == 3;
     return has_ended ? events & ~(uint32_t)POLLERR : events;
 }
 
@@ -171,6 +174,7 @@ static inline void answer_slot(int fd, struct slot *slot, enum kind kind, struct
     if (!file) {
         file = calloc(1, sizeof *file);
         need(file != NULL, "calloc");
+        file->id = ++file_count;
     }
     file->references++;
     *slot = (struct slot){.kind = kind, .fd = fd, .file = file};
