@@ -430,7 +430,6 @@ impl RecordedSockets {
                 }
             }
         }
-        // Each accept(2) comes here.
         if !numbers::has_pending_sets() {
             return Ok(());
         }

@@ -31,6 +31,10 @@ use crate::refusals::{self, CallRefusal};
 use crate::report;
 use crate::settings::{KernelUse, PreloadBackend, PreloadSettings};
 
+/// A thread has looked up the stack's number of a descriptor, and another one closes it: so many
+/// closes later that number may be another socket's.
+const REUSE_AFTER: u32 = 4096;
+
 /// Time that the end of the process waits for the peers to acknowledge what was written.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -275,7 +279,7 @@ fn create(
             channel.backend(Backend::Service(address))
         }
     };
-    let config = Config::default().channel(channel).hand_back(is_shared());
+    let config = Config::default().channel(channel).hand_back(is_shared()).reuse_after(REUSE_AFTER);
     let created = SharedContext::create(config, Driving::Callers);
     created.map_err(|error| format!("{}: no sockets: {}", name(settings), ErrorChain(&error)))
 }

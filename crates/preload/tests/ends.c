@@ -456,6 +456,43 @@ static void datagrams_shut_down(void) {
     close(pair.here), close(pair.there);
 }
 
+/* A port that was chosen belongs to its connection, one that the program asked for to the socket. */
+static void binds_after_connecting(void) {
+    int listening = listener();
+    struct sockaddr_in to = name_of(listening), nowhere = to, own = to;
+    int keepers[] = {keeper_of_port(), keeper_of_port()}, on = 1;
+    nowhere.sin_port = name_of(keepers[0]).sin_port;
+    own.sin_port = 0;
+    for (int asks = 0; asks < 2; asks++) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+        say("bind", bind(fd, (struct sockaddr *)&own, sizeof own));
+        in_port_t port = name_of(fd).sin_port;
+        say("bind again", bind(fd, (struct sockaddr *)&own, sizeof own));
+        say("connect", connect(fd, (struct sockaddr *)&nowhere, sizeof nowhere));
+        say("its port still", name_of(fd).sin_port == port);
+        say("bind after that", bind(fd, (struct sockaddr *)&own, sizeof own));
+        port = name_of(fd).sin_port;
+        say("connect", connect(fd, (struct sockaddr *)&to, sizeof to));
+        struct sockaddr_in peer;
+        socklen_t len = sizeof peer;
+        int there = accept(listening, (struct sockaddr *)&peer, &len);
+        say("from its port", peer.sin_port == port);
+        say("bind of a connected socket", bind(fd, (struct sockaddr *)&own, sizeof own));
+        struct sockaddr none = {.sa_family = AF_UNSPEC};
+        say("connect to nowhere", connect(fd, &none, sizeof none));
+        say("bind after that", bind(fd, (struct sockaddr *)&own, sizeof own));
+        say("listen", listen(fd, 4));
+        struct pair pair = {.here = connected_to(fd), .there = accept(fd, NULL, NULL)};
+        say("accept", pair.there >= 0);
+        finish(pair);
+        close(there), close(fd);
+        /* Now a port that the program asks for. */
+        own.sin_port = name_of(keepers[1]).sin_port;
+    }
+    close(keepers[0]), close(keepers[1]), close(listening);
+}
+
 static const struct part parts[] = {
     {"resets", peer_resets},
     {"unread", peer_closes_unread},
@@ -468,6 +505,7 @@ static const struct part parts[] = {
     {"fresh", fresh_sockets},
     {"nothing", nothing_transferred},
     {"connects", connects_again},
+    {"binds", binds_after_connecting},
     {"sizes", datagrams_and_sizes},
     {"refused", datagrams_refused},
     {"shut", datagrams_shut_down},

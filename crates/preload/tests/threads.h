@@ -89,6 +89,21 @@ static inline bool reaches(_Atomic long *count, long value) {
 /* Another thread has begun to wait by then. */
 static inline void pause_for_waits(void) { pause_ms(pause_ns / 1000000 * 4); }
 
+/* Waits until a thread of this process sleeps, for at most 20 s. */
+static inline void await_sleep(long thread) {
+    char path[64], text[64], state = 'R';
+    snprintf(path, sizeof path, "/proc/self/task/%ld/stat", thread);
+    for (int tries = 0; tries < 20000 && state != 'S'; tries++) {
+        FILE *stat = fopen(path, "r");
+        int fields = stat ? fscanf(stat, "%*d %63s %c", text, &state) : 0;
+        if (stat) {
+            fclose(stat);
+        }
+        need(fields == 2, "the state of a thread");
+        pause_ms(1);
+    }
+}
+
 static inline void set_nonblocking(int fd) { fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK); }
 
 /* -- ways to wait for a descriptor */
@@ -461,7 +476,7 @@ static struct {
     enum end_kind end;
     struct pair pair;
     pthread_t waiter;
-    _Atomic long has_begun, has_ended;
+    _Atomic long thread, has_ended;
 } ended;
 
 static void note_signal_of_wait(int signal) { (void)signal; }
@@ -472,7 +487,7 @@ static void wait_for_end(void) {
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
     int fd = ended.pair.here;
     long result;
-    ended.has_begun = 1;
+    ended.thread = gettid();
     switch (ended.wait) {
     case RECV:
         result = recv(fd, bytes, sizeof bytes, 0);
@@ -532,7 +547,8 @@ static void end_wait(void) {
     struct linger linger = {.l_onoff = 1};
     struct sockaddr_in name = own_name(ended.pair.here);
     int other = -1;
-    reaches(&ended.has_begun, 1);
+    reaches(&ended.thread, 1);
+    await_sleep(ended.thread);
     pause_for_waits();
     switch (ended.end) {
     case SHUT_READS:
@@ -603,7 +619,7 @@ static void end_waits(void) {
     if (role == 0) {
         ended.wait = wait;
         ended.end = end;
-        ended.has_begun = ended.has_ended = 0;
+        ended.thread = ended.has_ended = 0;
         struct sockaddr_in any = {.sin_family = AF_INET, .sin_addr.s_addr = inet_addr(host)};
         ended.pair.there = -1;
         if (wait == ACCEPT) {

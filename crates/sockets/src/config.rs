@@ -32,6 +32,10 @@ pub struct Config {
     /// up sockets by number, and process the rest of a batch of events after they closed one socket
     /// and opened others. Default 0: always the lowest free number, as POSIX requires.
     pub rest_below: Fd,
+    /// A closed number is reused only after so many others have been closed, or if no other is
+    /// free. For programs that map numbers of their own to descriptors, and whose threads may close
+    /// what another thread has just looked up. With [`Config::rest_below`] that decides. Default 0.
+    pub reuse_after: u32,
     /// A listener of our own stack that is closed gives the connections that no call has accepted
     /// to another listener at its address, of any channel or, on a daemon, any process. Default:
     /// off; they are reset, as those of Linux.
@@ -53,6 +57,7 @@ impl Default for Config {
             first_descriptor: 3,
             process_below_first: false,
             rest_below: 0,
+            reuse_after: 0,
             hand_back: false,
             freshness: Duration::from_micros(20),
             clock: Clock::new(),
@@ -96,6 +101,13 @@ impl Config {
         self
     }
 
+    /// Sets [`Config::reuse_after`].
+    #[must_use]
+    pub const fn reuse_after(mut self, closed: u32) -> Self {
+        self.reuse_after = closed;
+        self
+    }
+
     /// Sets [`Config::hand_back`].
     #[must_use]
     pub const fn hand_back(mut self, hands_back: bool) -> Self {
@@ -129,6 +141,7 @@ impl Config {
         range("descriptors", self.descriptors.into(), max)?;
         range("first_descriptor", self.first_descriptor.into(), FIRST_DESCRIPTOR_MAX.into())?;
         range("rest_below", self.rest_below.into(), max)?;
+        range("reuse_after", self.reuse_after.into(), DESCRIPTORS_MAX.into())?;
         Ok(self)
     }
 }

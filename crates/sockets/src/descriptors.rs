@@ -2,8 +2,9 @@
 //!
 //! A new one is the lowest that is free, as POSIX has it. (mTCP takes any that is free [MT 3.3];
 //! the lowest is one of them, and costs two looks at a bitmap.) Where the program asks for it, a
-//! number that was closed rests first: what is left of a batch of events is then about no socket,
-//! and not about a new socket with an old one's number.
+//! number that was closed rests first: what is left of a batch of events, or a call that another
+//! thread is about to make, is then about no socket, and not about a new socket with an old one's
+//! number.
 //!
 //! Invariants
 //! - A bit of `free_words` is set exactly where the entry is empty and does not rest; a bit of
@@ -12,7 +13,7 @@
 //!   which there is room.
 //! - The tables only grow, up to `max`.
 
-use std::collections::TryReserveError;
+use std::collections::{TryReserveError, VecDeque};
 
 use crate::error::Error;
 
@@ -29,39 +30,92 @@ pub(crate) struct DescriptorTable {
     summary: Vec<u64>,
     /// Close-on-exec, which is reported as it was set.
     close_on_exec: Vec<u64>,
-    /// Places that were closed since the last [`Self::wake_resting`], if their number is below
-    /// `rest_below`.
-    resting: Vec<u32>,
-    rest_below: Fd,
+    /// Places that were closed and that `reuse` keeps, oldest first.
+    resting: VecDeque<u32>,
+    reuse: NumberReuse,
     first: Fd,
     max: usize,
+    /// How many descriptors have been opened, and its value at each open.
+    opens: OpenCount,
+    opened: Vec<OpenCount>,
+    /// What an attempt does not see.
+    hidden: Option<HiddenFds>,
+}
+
+/// When a number that was closed is used again. Where no other is free, at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NumberReuse {
+    /// Numbers below rest until the next [`DescriptorTable::wake_resting`], and as long as others
+    /// below are free.
+    RestsBelow(Fd),
+    /// When so many others have been closed.
+    After(u32),
+}
+
+/// A count of opened descriptors; it wraps around.
+pub(crate) type OpenCount = u32;
+
+/// Descriptors that were opened after a call had begun, and before it is tried again: their numbers
+/// stood for something else when the call was given them.
+#[derive(Debug, Clone, Copy)]
+struct HiddenFds {
+    began: OpenCount,
+    resumed: OpenCount,
+}
+
+impl HiddenFds {
+    const fn contains(self, opened: OpenCount) -> bool {
+        self.resumed.wrapping_sub(opened) < self.resumed.wrapping_sub(self.began)
+    }
 }
 
 impl DescriptorTable {
-    /// No descriptor yet; the first one will be `first`, and there are `max` at most. Those that
-    /// are closed rest if their number is below `rest_below`, and as long as others below it are
-    /// free.
-    pub(crate) const fn new(first: Fd, max: usize, rest_below: Fd) -> Self {
+    /// No descriptor yet; the first one will be `first`, and there are `max` at most.
+    pub(crate) const fn new(first: Fd, max: usize, reuse: NumberReuse) -> Self {
         Self {
             entries: Vec::new(),
             free_words: Vec::new(),
             summary: Vec::new(),
             close_on_exec: Vec::new(),
-            resting: Vec::new(),
-            rest_below,
+            resting: VecDeque::new(),
+            reuse,
             first,
             max,
+            opens: 0,
+            opened: Vec::new(),
+            hidden: None,
         }
     }
 
     /// The object behind a descriptor.
     #[inline]
     pub(crate) fn object(&self, fd: Fd) -> Result<u32, Error> {
-        let place = fd.wrapping_sub(self.first);
-        match self.entries.get(place as usize) {
-            Some(object) if *object != NOTHING => Ok(*object),
+        let place = fd.wrapping_sub(self.first) as usize;
+        match self.entries.get(place) {
+            Some(object) if *object != NOTHING && !self.is_hidden(place) => Ok(*object),
             _ => Err(Error::BadDescriptor),
         }
+    }
+
+    #[inline]
+    fn is_hidden(&self, place: usize) -> bool {
+        self.hidden.is_some_and(|hidden| hidden.contains(self.opened[place]))
+    }
+
+    /// For [`Self::resume`]: a call begins.
+    pub(crate) const fn opens(&self) -> OpenCount {
+        self.opens
+    }
+
+    /// A call that began at that count is tried again, until [`Self::end_resumed`]. Another thread
+    /// may have closed its descriptor, whose number is another one's by now.
+    pub(crate) const fn resume(&mut self, began: OpenCount) {
+        self.hidden = Some(HiddenFds { began, resumed: self.opens });
+    }
+
+    /// The call has been tried.
+    pub(crate) const fn end_resumed(&mut self) {
+        self.hidden = None;
     }
 
     /// The lowest descriptor that is free, at least `least`; there is room for it.
@@ -71,9 +125,12 @@ impl DescriptorTable {
     pub(crate) fn lowest_free(&mut self, least: Fd) -> Result<Fd, Error> {
         let least = least.saturating_sub(self.first).max(0) as usize;
         let mut found = self.find_or_grow(least);
-        let rests = |fd: Fd| fd < self.rest_below;
-        if !self.resting.is_empty() && !found.is_ok_and(rests) {
-            self.wake_resting();
+        let is_good = |fd: Fd| match self.reuse {
+            NumberReuse::RestsBelow(below) => fd < below,
+            NumberReuse::After(_) => true,
+        };
+        if !self.resting.is_empty() && !found.is_ok_and(is_good) {
+            self.free_resting(0);
             found = self.find_or_grow(least);
         }
         found
@@ -88,10 +145,20 @@ impl DescriptorTable {
         place.map(|place| self.first + place as Fd).ok_or(Error::NoDescriptors)
     }
 
-    /// Frees resting numbers: the program is done with the events that it was given.
+    /// The program is done with the events that it was given: numbers that rest for them are free.
     #[inline]
     pub(crate) fn wake_resting(&mut self) {
-        while let Some(place) = self.resting.pop() {
+        if matches!(self.reuse, NumberReuse::RestsBelow(_)) {
+            self.free_resting(0);
+        }
+    }
+
+    /// Frees the oldest of the resting numbers, until `rest` are left.
+    #[inline]
+    fn free_resting(&mut self, rest: usize) {
+        while self.resting.len() > rest
+            && let Some(place) = self.resting.pop_front()
+        {
             // One that was taken by its number (dup2) is not free.
             if self.entries[place as usize] == NOTHING {
                 self.mark(place as usize, true);
@@ -131,6 +198,7 @@ impl DescriptorTable {
         self.entries.resize(new, NOTHING);
         self.free_words.resize(words, 0);
         self.close_on_exec.resize(words, 0);
+        self.opened.resize(new, 0);
         self.summary.resize(words.div_ceil(WORD_BITS), 0);
         for place in old..new {
             self.mark(place, true);
@@ -142,10 +210,14 @@ impl DescriptorTable {
         self.entries.try_reserve_exact(places - self.entries.len())?;
         self.free_words.try_reserve(words - self.free_words.len())?;
         self.close_on_exec.try_reserve(words - self.close_on_exec.len())?;
+        self.opened.try_reserve_exact(places - self.opened.len())?;
         self.summary.try_reserve(words.div_ceil(WORD_BITS) - self.summary.len())?;
-        if self.first < self.rest_below {
-            self.resting.try_reserve(places - self.resting.len())?;
-        }
+        let most = match self.reuse {
+            NumberReuse::RestsBelow(below) if self.first >= below => 0,
+            NumberReuse::RestsBelow(_) => places,
+            NumberReuse::After(count) => places.min(count as usize + 1),
+        };
+        self.resting.try_reserve(most.saturating_sub(self.resting.len()))?;
         Ok(())
     }
 
@@ -184,6 +256,8 @@ impl DescriptorTable {
         }
         let before = std::mem::replace(&mut self.entries[place], object);
         self.mark(place, false);
+        self.opens = self.opens.wrapping_add(1);
+        self.opened[place] = self.opens;
         self.set_close_on_exec(fd, close_on_exec);
         Ok((before != NOTHING).then_some(before))
     }
@@ -193,14 +267,17 @@ impl DescriptorTable {
         let object = self.object(fd)?;
         let place = (fd - self.first) as usize;
         self.entries[place] = NOTHING;
-        if fd >= self.rest_below {
+        let rest = match self.reuse {
+            NumberReuse::RestsBelow(below) if fd >= below => 0,
+            NumberReuse::RestsBelow(_) => self.entries.len(),
+            NumberReuse::After(count) => self.entries.len().min(count as usize),
+        };
+        if rest == 0 {
             self.mark(place, true);
             return Ok(object);
         }
-        if self.resting.len() >= self.entries.len() {
-            self.wake_resting();
-        }
-        self.resting.push(place as u32);
+        self.free_resting(rest - 1);
+        self.resting.push_back(place as u32);
         Ok(object)
     }
 
@@ -254,7 +331,7 @@ mod tests {
 
     #[test]
     fn the_lowest_free_number_is_taken_and_there_is_a_last_one() {
-        let mut table = DescriptorTable::new(3, 70, 0);
+        let mut table = DescriptorTable::new(3, 70, NumberReuse::After(0));
         for expected in 3..73 {
             assert_eq!(open(&mut table, 7), Ok(expected));
         }
@@ -268,8 +345,26 @@ mod tests {
     }
 
     #[test]
+    fn call_that_is_tried_again_does_not_see_what_was_opened_since() {
+        let mut table = DescriptorTable::new(3, 70, NumberReuse::After(0));
+        // Also where the count wraps around.
+        table.opens = OpenCount::MAX - 2;
+        let (old, closed) = (open(&mut table, 7).unwrap(), open(&mut table, 8).unwrap());
+        let began = table.opens();
+        assert_eq!(table.remove(closed), Ok(8));
+        assert_eq!((open(&mut table, 9), open(&mut table, 9)), (Ok(closed), Ok(closed + 1)));
+        table.resume(began);
+        assert_eq!(table.object(old), Ok(7));
+        assert_eq!(table.object(closed), Err(Error::BadDescriptor));
+        assert_eq!(open(&mut table, 10), Ok(closed + 2));
+        assert_eq!(table.object(closed + 2), Ok(10), "the attempt itself has opened it");
+        table.end_resumed();
+        assert_eq!(table.object(closed), Ok(9));
+    }
+
+    #[test]
     fn closed_number_is_reused_last() {
-        let mut table = DescriptorTable::new(1, 8, 5);
+        let mut table = DescriptorTable::new(1, 8, NumberReuse::RestsBelow(5));
         let opened: Vec<Fd> = (0..3).map(|_| open(&mut table, 7).unwrap()).collect();
         assert_eq!(opened, [1, 2, 3]);
         assert_eq!(table.remove(2), Ok(7));
@@ -297,10 +392,30 @@ mod tests {
     }
 
     #[test]
+    fn closed_number_is_reused_after_others_were_closed() {
+        let mut table = DescriptorTable::new(3, 70, NumberReuse::After(2));
+        let mut fd = open(&mut table, 7).unwrap();
+        for expected in [4, 5, 3, 4] {
+            assert_eq!(table.remove(fd), Ok(7));
+            fd = open(&mut table, 7).unwrap();
+            assert_eq!(fd, expected);
+        }
+        // Where no other is free, at once.
+        let mut table = DescriptorTable::new(3, 2, NumberReuse::After(2));
+        assert_eq!((open(&mut table, 7), open(&mut table, 7)), (Ok(3), Ok(4)));
+        assert_eq!((table.remove(3), open(&mut table, 7)), (Ok(7), Ok(3)));
+        for _ in 0..100 {
+            assert_eq!((table.remove(4), table.set(4, 9, false)), (Ok(7), Ok(None)));
+            assert_eq!((table.remove(4), table.set(4, 7, false)), (Ok(9), Ok(None)));
+            assert!(table.resting.len() <= 2);
+        }
+    }
+
+    #[test]
     fn numbers_may_be_the_highest_there_are() {
         let first = crate::limits::FIRST_DESCRIPTOR_MAX;
         let max = crate::limits::DESCRIPTORS_MAX as usize;
-        let mut table = DescriptorTable::new(first, max, 0);
+        let mut table = DescriptorTable::new(first, max, NumberReuse::After(0));
         assert_eq!((open(&mut table, 7), open(&mut table, 8)), (Ok(first), Ok(first + 1)));
         assert_eq!(table.set(Fd::MAX - 1, 9, false), Ok(None));
         assert_eq!(table.next_open(0), Some(first));
@@ -320,7 +435,7 @@ mod tests {
         fn it_behaves_like_a_map_searched_from_below(
             steps in prop::collection::vec((0u8..4, 0i32..300, any::<bool>()), 0..400),
         ) {
-            let mut table = DescriptorTable::new(0, 256, 0);
+            let mut table = DescriptorTable::new(0, 256, NumberReuse::After(0));
             let mut oracle = BTreeMap::<Fd, (u32, bool)>::new();
             for (object, (what, number, flag)) in (0u32..).zip(steps) {
                 let free = |least: Fd, oracle: &BTreeMap<Fd, _>| {

@@ -95,8 +95,30 @@ pub(crate) struct LocalPorts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BoundPort {
     pub(crate) address: SocketAddr,
+    pub(crate) hold: PortHold,
     transport: PortSpace,
     key: u32,
+}
+
+/// Why a socket has its port (`inet_bind`: SOCK_BINDPORT_LOCK).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PortHold {
+    /// The program asked for it: the socket keeps it.
+    Asked,
+    /// It was chosen for the socket.
+    Chosen,
+    /// It was chosen, and the connection that had it is over (`inet_put_port`): the socket may
+    /// bind again, and gets another port when it needs one. getsockname(2) still reports it.
+    GivenUp,
+}
+
+impl BoundPort {
+    /// The connection that had the port is over.
+    pub(crate) fn give_up_if_chosen(&mut self) {
+        if self.hold == PortHold::Chosen {
+            self.hold = PortHold::GivenUp;
+        }
+    }
 }
 
 impl LocalPorts {
@@ -134,6 +156,7 @@ impl LocalPorts {
     ) -> Result<BoundPort, Error> {
         sharing.v6_only |= dual_stack::is_one_of_v6(address);
         let mut holders = BTreeSet::new();
+        let hold = if address.port() == 0 { PortHold::Chosen } else { PortHold::Asked };
         match address.port() {
             0 => {
                 let scope = AddressScope { ip: address.ip(), v6_only: sharing.v6_only };
@@ -157,7 +180,7 @@ impl LocalPorts {
         others.unwrap_or(&mut added).try_reserve(1).map_err(|_| Error::NoMemory)?;
         self.taken.entry(place).or_insert(added).push(new);
         self.next_key = self.next_key.wrapping_add(1);
-        Ok(BoundPort { address, transport, key: new.key })
+        Ok(BoundPort { address, hold, transport, key: new.key })
     }
 
     /// A port that is free at that place, whatever its holders share.

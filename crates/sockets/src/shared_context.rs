@@ -620,6 +620,7 @@ impl CallRunner for &SharedContext {
         mut attempt: impl FnMut(&mut Sockets, bool) -> Attempt<T>,
     ) -> Result<T, Error> {
         let mut inside = self.lock();
+        let began = inside.sockets.descriptors.opens();
         let wait = match attempt(&mut inside.sockets, false) {
             Attempt::Done(result) => {
                 self.leave(inside);
@@ -638,6 +639,12 @@ impl CallRunner for &SharedContext {
             let left = inside.left(me);
             inside.recall_leader(left, &self.shared.bells);
         }
+        let mut attempt = |sockets: &mut Sockets, is_over: bool| {
+            sockets.descriptors.resume(began);
+            let outcome = attempt(sockets, is_over);
+            sockets.descriptors.end_resumed();
+            outcome
+        };
         let result = loop {
             inside = match self.sleep(inside, me) {
                 Ok(inside) => inside,

@@ -29,7 +29,7 @@ use megapipe::{Backend, ServerConfig};
 use crate::config::{Config, CreateError};
 use crate::counter::EventCounter;
 use crate::datagram::DatagramSocket;
-use crate::descriptors::{DescriptorTable, Fd};
+use crate::descriptors::{DescriptorTable, Fd, NumberReuse};
 use crate::effects::Released;
 use crate::epoll_set::EpollSets;
 use crate::error::Error;
@@ -169,7 +169,12 @@ impl SocketObject {
 impl Sockets {
     pub(crate) fn create(config: Config) -> Result<Self, CreateError> {
         let Config { channel, descriptors, first_descriptor, process_below_first, .. } = config;
-        let Config { freshness, clock, rest_below, hand_back: hands_back, .. } = config;
+        let Config { freshness, clock, rest_below, reuse_after, hand_back: hands_back, .. } =
+            config;
+        let reuse = match rest_below {
+            0 => NumberReuse::After(reuse_after),
+            below => NumberReuse::RestsBelow(below),
+        };
         // With descriptors behind them, the kernel's sockets take any option of the kernel's. What
         // may be unsent is SO_SNDBUF's to say, and bounded here.
         let channel = channel
@@ -190,7 +195,7 @@ impl Sockets {
         let addresses = if addresses.is_empty() { channel.stack_addresses() } else { addresses };
         Ok(Self {
             objects: IndexTable::default(),
-            descriptors: DescriptorTable::new(first_descriptor, descriptors as usize, rest_below),
+            descriptors: DescriptorTable::new(first_descriptor, descriptors as usize, reuse),
             sets: EpollSets::default(),
             lookout: Lookout::default(),
             process_below_first,

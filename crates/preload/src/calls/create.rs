@@ -597,12 +597,14 @@ fn listener(fd: c_int) -> Result<ListenerPaths, Error> {
     }
     stack::enter(|| {
         let mut records = RECORDS.lock();
-        match records.of(fd) {
-            Some(record) if record.is_kept() && record.backlog.is_some() => {}
+        let is_started = match records.of(fd) {
+            Some(record) if record.is_kept() && record.backlog.is_some() => record.inner.is_some(),
             _ => return Ok(ListenerPaths::Kernel),
+        };
+        if !is_started {
+            records.use_here(fd);
+            records.activate_all()?;
         }
-        records.use_here(fd);
-        records.activate_all()?;
         Ok(match records.of(fd).map(|record| (record.inner, record.path)) {
             Some((Some(inner), Some(SocketPath::Stack))) => ListenerPaths::Stack(inner),
             Some((Some(inner), _)) => ListenerPaths::Both(inner),

@@ -126,9 +126,11 @@ pub(super) fn connect_to_send(
 
 /// Begins to connect; `is_fast`: by Fast Open. Returns whether the SYN waits for data.
 fn begin(sockets: &mut Sockets, object: u32, to: SocketAddr, is_fast: bool) -> Result<bool, Error> {
-    let Some((stream, channel)) = sockets.stream_mut(object) else {
+    let Sockets { objects, ports, channel, .. } = sockets;
+    let Some(ObjectKind::Stream(stream)) = objects.get_mut(object).map(|it| &mut it.kind) else {
         return Err(Error::InvalidArgument);
     };
+    stream.replace_port_given_up(ports, channel)?;
     stream.begin_connect(to, is_fast, object.into(), channel)?;
     if !is_fast {
         return Ok(false);

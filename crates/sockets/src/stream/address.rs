@@ -11,7 +11,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use super::{Blank, Connecting, StreamSocket};
 use crate::dual_stack;
 use crate::error::Error;
-use crate::ports::{Beneath, BoundPort, LocalPorts, NoConnections, PortSpace};
+use crate::ports::{Beneath, BoundPort, LocalPorts, NoConnections, PortHold, PortSpace};
 use crate::readiness::ConnectProgress;
 use crate::transport::StreamTransport;
 
@@ -59,11 +59,15 @@ impl StreamSocket {
         ports: &mut LocalPorts,
         beneath: &mut impl Beneath,
     ) -> Result<(), Error> {
-        if !matches!(self.blank, Blank::Local) || self.bound.is_some() {
+        let is_bound = self.bound.is_some_and(|bound| bound.hold != PortHold::GivenUp);
+        if !matches!(self.blank, Blank::Local) || is_bound {
             return Err(Error::InvalidArgument);
         }
         ports.check_local(plain.ip())?;
-        self.bound = Some(ports.bind(PortSpace::Tcp, plain, self.options.sharing, beneath)?);
+        let new = ports.bind(PortSpace::Tcp, plain, self.options.sharing, beneath)?;
+        if let Some(before) = self.bound.replace(new) {
+            ports.release(before);
+        }
         Ok(())
     }
 
@@ -79,6 +83,9 @@ impl StreamSocket {
     ) -> Result<(), Error> {
         let plain = dual_stack::to_bind(self.is_v6, self.options.sharing.v6_only, address)?;
         self.bind_on_stack(plain, ports, &mut NoConnections)?;
+        if let Some(bound) = &mut self.bound {
+            bound.hold = PortHold::Chosen;
+        }
         self.options.sharing.v6_only |= dual_stack::is_one_of_v6(plain);
         Ok(())
     }
@@ -92,12 +99,33 @@ impl StreamSocket {
         ports: &mut LocalPorts,
         transport: &mut T,
     ) -> Result<BoundPort, Error> {
+        self.replace_port_given_up(ports, transport)?;
         if let Some(bound) = self.bound {
             return Ok(bound);
         }
         let any = dual_stack::unbound(self.is_v6);
         let bound = ports.bind(PortSpace::Tcp, any, self.options.sharing, transport)?;
         Ok(*self.bound.insert(bound))
+    }
+
+    /// A socket that was connected before gets another port at the address that it is bound to.
+    ///
+    /// # Errors
+    /// [`Error::AddressInUse`].
+    pub(crate) fn replace_port_given_up(
+        &mut self,
+        ports: &mut LocalPorts,
+        beneath: &mut impl Beneath,
+    ) -> Result<(), Error> {
+        let Some(before) = self.bound.filter(|bound| bound.hold == PortHold::GivenUp) else {
+            return Ok(());
+        };
+        let mut any_port = before.address;
+        any_port.set_port(0);
+        let new = ports.bind(PortSpace::Tcp, any_port, self.options.sharing, beneath)?;
+        ports.release(before);
+        self.bound = Some(new);
+        Ok(())
     }
 
     /// Whether the socket has not been connected, so that it may listen.

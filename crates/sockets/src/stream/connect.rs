@@ -192,7 +192,10 @@ impl StreamSocket {
             }
             transport.unregister(self.handle);
         }
-        let Self { options, is_v6, bound, asked, .. } = *self;
+        let Self { options, is_v6, mut bound, asked, .. } = *self;
+        if let Some(bound) = bound.as_mut().filter(|_| self.handle != Handle::NONE) {
+            bound.give_up_if_chosen();
+        }
         let blank = match unconnected {
             Some(fd) => Blank::Kernel(fd),
             None if transport.is_local() => Blank::Local,

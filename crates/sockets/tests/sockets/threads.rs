@@ -6,15 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use crate::signals::timeval;
+use crate::waiting::FOR_EVER;
+use crate::world::{STACK_IPS, STACK_PLACES, StackPlace, stack_configs};
 use megapipe::Clock;
 use megapipe_sockets::{
     Bsd, Config, Driving, EpollEvent, EpollOp, Error, Events, Fd, MsgFlags, OpenFlags, PollFd,
     SharedContext, Shutdown,
 };
-
-use crate::signals::timeval;
-use crate::waiting::FOR_EVER;
-use crate::world::{STACK_IPS, STACK_PLACES, StackPlace, stack_configs};
 
 /// Two hosts whose threads share their sockets, and the server's address.
 struct Place {
@@ -578,5 +577,45 @@ fn poll_ends_with_a_call_of_another_thread() {
     poll_beside_a_shutdown(on_kernel());
     for place in STACK_PLACES {
         poll_beside_a_shutdown(on_stack(place));
+    }
+}
+
+/// A socket is closed while a thread waits for it, and its number is at once that of a pipe with
+/// bytes: the wait is not for those.
+fn close_beside_a_wait(place: Place) {
+    const TIMES: usize = 20;
+    let Place { mut server, ip, .. } = place;
+    for _ in 0..TIMES {
+        let waited = server.socket(libc::AF_INET, libc::SOCK_DGRAM, 0).unwrap();
+        server.bind(waited, SocketAddr::new(ip, 0)).unwrap();
+        limit_reads(&mut server, waited);
+        let (thread, begun) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let mut context = server.clone();
+            let waiter = scope.spawn(move || {
+                thread.send(rustix::thread::gettid()).unwrap();
+                context.read(waited, &mut [0; 9])
+            });
+            let waiting = begun.recv().unwrap();
+            while !is_asleep(waiting) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            server.close(waited).unwrap();
+            let [reader, writer] = server.pipe2(OpenFlags::empty()).unwrap();
+            assert_eq!(reader, waited);
+            assert_eq!(server.write(writer, b"x"), Ok(1));
+            assert_eq!(waiter.join().unwrap(), Err(Error::BadDescriptor));
+            for end in [reader, writer] {
+                server.close(end).unwrap();
+            }
+        });
+    }
+}
+
+#[test]
+fn wait_for_a_closed_socket_ends_although_its_number_is_in_use() {
+    close_beside_a_wait(on_kernel());
+    for place in STACK_PLACES {
+        close_beside_a_wait(on_stack(place));
     }
 }
