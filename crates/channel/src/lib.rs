@@ -113,7 +113,8 @@ pub use megapipe_service::{
 };
 #[cfg(feature = "local")]
 pub use megapipe_stack::{
-    AwaitedListener, ConnInfo, ConnOption, DatagramSharing, Departure, Holder, Reuse, TcpState,
+    AwaitedListener, ConnInfo, ConnOption, DatagramOwner, DatagramSharing, Departure, Holder,
+    Reuse, TcpState,
 };
 pub use options::{
     Accept, AcceptAs, ConnectOptions, Disconnect, ListenOptions, OpenOptions, SocketKind,

@@ -164,6 +164,8 @@ pub(crate) struct SessionFeatures {
     pub(crate) resets: bool,
     /// Its record that begins to connect has flags.
     pub(crate) connect_flags: bool,
+    /// Its endpoints may exclude those of other programs.
+    pub(crate) exclusive_endpoints: bool,
 }
 
 /// The application's end of a session with a server in another process: of as many lanes as there
@@ -194,6 +196,7 @@ pub(crate) fn attach_client(
     let mut first = RemoteClient::new(first, of_lane(0), location);
     first.knows_resets = features.resets;
     first.knows_connect_flags = features.connect_flags;
+    first.knows_exclusive_endpoints = features.exclusive_endpoints;
     let control = SessionControl::new(control, features.passing);
     let others = (1..).zip(halves).map(|(lane, half)| first.for_lane(half, of_lane(lane)));
     let others = others.collect();

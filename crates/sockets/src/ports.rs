@@ -127,6 +127,11 @@ impl LocalPorts {
         Self { addresses, ..Self::default() }
     }
 
+    /// Where the search for a free port begins: other programs of the host search, too.
+    pub(crate) fn searching_from(self, next_port: u16) -> Self {
+        Self { next_port: next_port % EPHEMERAL.len() as u16, ..self }
+    }
+
     /// Checks that an address is one of this host's, or unspecified.
     ///
     /// # Errors

@@ -190,6 +190,7 @@ impl Sockets {
             }
             _ => (Vec::new(), StackDefaults::of(&ServerConfig::default())),
         };
+        let has_others = matches!(channel.backend, Backend::Service(_));
         let mut channel = PolledChannel::create(channel, clock, freshness)?;
         // Those of a daemon are known when the channel is attached.
         let addresses = if addresses.is_empty() { channel.stack_addresses() } else { addresses };
@@ -203,7 +204,10 @@ impl Sockets {
             pipes: IndexTable::default(),
             channel,
             closing: 0,
-            ports: LocalPorts::of(addresses),
+            ports: match has_others {
+                true => LocalPorts::of(addresses).searching_from(fastrand::u16(..)),
+                false => LocalPorts::of(addresses),
+            },
             groups: ReuseportGroups::default(),
             defaults,
             wakes: Vec::new(),

@@ -67,4 +67,4 @@ pub use tcp::{
     ListenerGroupUse, Reuse, Snapshot, TcpState, TcpUsage,
 };
 pub use time::Instant;
-pub use udp::DatagramSharing;
+pub use udp::{DatagramOwner, DatagramSharing};

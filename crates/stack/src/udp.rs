@@ -38,8 +38,8 @@ use crate::wire::{Protocol, checksum, udp};
 use ports::Ports;
 use refusing::Refusals;
 use sending::Sending;
-pub use sharing::DatagramSharing;
 use sharing::Spread;
+pub use sharing::{DatagramOwner, DatagramSharing};
 
 /// Where datagrams arrive and leave.
 #[derive(Debug, Clone, Copy)]

@@ -413,3 +413,76 @@ fn children_use_the_connections_of_their_parent() {
     }
     assert!(server.0.wait().expect("its end").success());
 }
+
+/// UDP addresses of several processes, each of which prints what bind(2) says to it, and clients
+/// that have one peer.
+const UDP_ADDRESSES: &str = r#"
+import errno, os, signal, socket, sys
+signal.alarm(60)
+HOST = sys.argv[1]
+ADDRESS, PORT = socket.SO_REUSEADDR, socket.SO_REUSEPORT
+def bound(port, *options):
+    it = socket.socket(type=socket.SOCK_DGRAM)
+    for option in options:
+        it.setsockopt(socket.SOL_SOCKET, option, 1)
+    it.bind((HOST, port))
+    return it
+def port_of(it):
+    return it.getsockname()[1]
+def result(port, *options):
+    try:
+        return port_of(bound(port, *options)) == port
+    except OSError as error:
+        return errno.errorcode[error.errno]
+def in_child(work):
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        work()
+        sys.stdout.flush()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+for options in [(), (ADDRESS,), (PORT,), (ADDRESS, PORT)]:
+    port = port_of(here := bound(0, *options))
+    def others():
+        # From now on the stack of this process runs, and not only records what is bound.
+        ports = [port_of(bound(0)) for _ in range(10)]
+        print(port in ports, 0 in ports)
+        asked = [(), (ADDRESS,), (PORT,), (ADDRESS, PORT)]
+        print(len(options), [result(port, *of) for of in asked])
+    in_child(others)
+    here.close()
+server = bound(0)
+def ask(number):
+    def work():
+        client = socket.socket(type=socket.SOCK_DGRAM)
+        client.connect(server.getsockname())
+        client.send(b'%d' % number)
+        in_child(lambda: None)
+        print(client.recv(9))
+        if number < 5:
+            in_child(ask(number + 1))
+        client.send(b'again %d' % number)
+        print(client.recv(9))
+    return work
+answering = os.fork()
+if answering == 0:
+    for _ in range(10):
+        text, peer = server.recvfrom(9)
+        server.sendto(text, peer)
+    os._exit(0)
+in_child(ask(1))
+assert os.waitpid(answering, 0)[1] == 0
+"#;
+
+#[test]
+fn udp_addresses_are_of_one_process_as_on_linux() {
+    let test = "udp_addresses_are_of_one_process_as_on_linux";
+    let Some(library) = library(test, &["python3"]) else { return };
+    let hosts = ServiceHosts::new(library, "addresses");
+    let (status, expected) = run(Command::new("python3").args(["-c", UDP_ADDRESSES, "127.0.0.1"]));
+    assert!(status.success(), "{expected}");
+    let mut program = hosts.program(0, "python3");
+    let (status, output) = run(program.args(["-c", UDP_ADDRESSES, "10.9.7.1"]));
+    assert!(status.success() && output == expected, "{output}\nLinux: {expected}");
+}

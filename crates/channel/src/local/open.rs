@@ -103,7 +103,8 @@ impl<T> Channel<T> {
     ///
     /// /// One of several sockets at port 53, each in a channel of its own.
     /// fn bind_dns(channel: &mut Channel) -> Result<Handle, ListenError> {
-    ///     let sharing = DatagramSharing { is_shared: true, spreads: true, is_mapped: false };
+    ///     let sharing =
+    ///         DatagramSharing { is_shared: true, spreads: true, ..DatagramSharing::default() };
     ///     channel.bind_datagram(([0, 0, 0, 0], 53).into(), sharing, 0)
     /// }
     /// ```

@@ -437,7 +437,7 @@ fn a_datagram_reaches_the_shard_that_has_the_port_and_ports_are_had_once(placeme
 fn datagrams_to_an_address_of_several_shards_are_spread_over_them(placement: Placement) {
     let mut hosts = Hosts::new(1, 2, placement);
     let at: SocketAddr = "10.78.0.2:53".parse().unwrap();
-    let spread = DatagramSharing { is_shared: true, spreads: true, is_mapped: false };
+    let spread = DatagramSharing { is_shared: true, spreads: true, ..DatagramSharing::default() };
     let shared = DatagramSharing { spreads: false, ..spread };
     let bind = |hosts: &mut Hosts, shard: usize, sharing| {
         hosts.servers[shard].bind_datagram(at, sharing, 0)

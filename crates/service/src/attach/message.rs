@@ -33,7 +33,7 @@ use crate::session_sizes::{SessionSizes, SizeOutOfRange};
 /// The first bytes of every message.
 const MAGIC: [u8; 8] = *b"megapipe";
 /// The versions that this code speaks, oldest and newest.
-pub const VERSIONS: (u16, u16) = (1, 9);
+pub const VERSIONS: (u16, u16) = (1, 10);
 /// The first version with several lanes.
 const LANES_SINCE: u16 = 2;
 /// The first version with messages within a session.
@@ -50,6 +50,8 @@ const CONNECT_FLAGS_SINCE: u16 = 7;
 const EVENT_DETAILS_SINCE: u16 = 8;
 /// The first version with endpoints for datagrams that tokens own.
 const SHARED_ENDPOINTS_SINCE: u16 = 9;
+/// The first version with endpoints for datagrams that exclude those of other programs.
+const EXCLUSIVE_ENDPOINTS_SINCE: u16 = 10;
 /// Bytes of a record of the rings.
 pub const RECORD_BYTES: u16 = size_of::<megapipe_shm::record::Record>() as u16;
 /// Longest name of a program in bytes.
@@ -391,6 +393,7 @@ impl Welcome {
             passing: Self::passing(version),
             resets: version >= RESETS_SINCE,
             connect_flags: version >= CONNECT_FLAGS_SINCE,
+            exclusive_endpoints: version >= EXCLUSIVE_ENDPOINTS_SINCE,
         }
     }
 

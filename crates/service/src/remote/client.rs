@@ -177,6 +177,8 @@ pub struct RemoteClient {
     pub(super) knows_resets: bool,
     /// Its record that begins to connect has flags: what holds from the first segment on.
     pub(super) knows_connect_flags: bool,
+    /// Its record that binds an endpoint may say that others are excluded.
+    pub(super) knows_exclusive_endpoints: bool,
     server: ServerPeer,
     counters: RemoteCounters,
 }
@@ -204,6 +206,7 @@ impl RemoteClient {
         let mut lane = Self::with_peer(half, description, |end| self.server.for_lane(end));
         lane.knows_resets = self.knows_resets;
         lane.knows_connect_flags = self.knows_connect_flags;
+        lane.knows_exclusive_endpoints = self.knows_exclusive_endpoints;
         lane
     }
 
@@ -241,6 +244,7 @@ impl RemoteClient {
             taken_out: None,
             knows_resets: true,
             knows_connect_flags: true,
+            knows_exclusive_endpoints: true,
             server: peer(sleep),
             counters: RemoteCounters::default(),
         }

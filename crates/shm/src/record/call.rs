@@ -310,7 +310,9 @@ pub const BIND_SHARED: u16 = 1;
 pub const BIND_SPREADS: u16 = 2;
 /// It is IPv4's part of an IPv6 socket.
 pub const BIND_MAPPED: u16 = 4;
-const BIND_FLAGS: u16 = 7;
+/// Endpoints of other programs are refused there; since version 10 of the protocol.
+pub const BIND_EXCLUDES: u16 = 8;
+const BIND_FLAGS: u16 = 15;
 
 /// The kinds of calls: 0x140 on.
 mod kind {

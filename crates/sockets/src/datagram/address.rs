@@ -9,8 +9,11 @@ use megapipe::{DatagramSharing, Handle};
 use super::DatagramSocket;
 use crate::dual_stack;
 use crate::error::Error;
-use crate::ports::{LocalPorts, NoConnections, PortSpace};
+use crate::ports::{BoundPort, LocalPorts, NoConnections, PortSpace};
 use crate::transport::DatagramTransport;
+
+/// Ports that are tried where other programs have those that were chosen.
+const CHOSEN_PORTS_MAX: usize = 256;
 
 impl DatagramSocket {
     /// Where it is bound, as far as that decides whom it reaches.
@@ -62,33 +65,53 @@ impl DatagramSocket {
         cookie: u64,
         transport: &mut T,
     ) -> Result<(), Error> {
-        let sharing = self.options.sharing;
-        let bound = ports.bind(PortSpace::Udp, address, sharing, &mut NoConnections)?;
-        let places = [Some(bound.address), dual_stack::beside(sharing.v6_only, bound.address)];
-        for (side, place) in places.into_iter().enumerate() {
-            let Some(place) = place else { continue };
-            // `ports` has decided which sockets may share the address.
-            let sharing = DatagramSharing {
-                is_shared: true,
-                spreads: sharing.port,
-                is_mapped: self.is_v6 && place.is_ipv4(),
-            };
-            match transport.bind_datagram(place, sharing, cookie) {
-                Ok(handle) => self.sides[side].handle = handle,
+        let mut left = if address.port() == 0 { CHOSEN_PORTS_MAX } else { 1 };
+        self.bound = loop {
+            let sharing = self.options.sharing;
+            let bound = ports.bind(PortSpace::Udp, address, sharing, &mut NoConnections)?;
+            left -= 1;
+            match self.bind_sides(bound, cookie, transport) {
+                Ok(()) => break Some(bound),
                 Err(error) => {
                     self.leave(transport);
                     ports.release(bound);
-                    return Err(error);
+                    // Another program has the port that was chosen.
+                    if error != Error::AddressInUse || left == 0 {
+                        return Err(error);
+                    }
                 }
             }
-        }
-        self.bound = Some(bound);
+        };
         if self.wants_quotes() {
             for handle in self.handles() {
                 transport.quote_errors(handle, true);
             }
         }
         self.post_receives(transport);
+        Ok(())
+    }
+
+    /// The endpoints of an address that the program's other sockets leave to this one.
+    fn bind_sides<T: DatagramTransport>(
+        &mut self,
+        bound: BoundPort,
+        cookie: u64,
+        transport: &mut T,
+    ) -> Result<(), Error> {
+        let sharing = self.options.sharing;
+        let places = [Some(bound.address), dual_stack::beside(sharing.v6_only, bound.address)];
+        for (side, place) in places.into_iter().enumerate() {
+            let Some(place) = place else { continue };
+            // `ports` has decided which sockets of this program may share the address.
+            let sharing = DatagramSharing {
+                is_shared: true,
+                spreads: sharing.port,
+                is_mapped: self.is_v6 && place.is_ipv4(),
+                excludes_others: !sharing.address,
+                ..DatagramSharing::default()
+            };
+            self.sides[side].handle = transport.bind_datagram(place, sharing, cookie)?;
+        }
         Ok(())
     }
 

@@ -35,6 +35,34 @@ pub struct DatagramSharing {
     pub spreads: bool,
     /// It is at an address of IPv4, and of an IPv6 socket: those of IPv4's sockets go before it.
     pub is_mapped: bool,
+    /// Those of other programs are refused where addresses overlap, unless both spread for one user
+    /// (Linux: without SO_REUSEADDR).
+    pub excludes_others: bool,
+    /// Whose it is, where several programs share the stack, whose server sets it.
+    pub owner: DatagramOwner,
+}
+
+/// Who opens an endpoint. A program decides itself which of its own may overlap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DatagramOwner {
+    /// The program, by a number that the server chooses.
+    pub program: u64,
+    /// Its user.
+    pub user: u32,
+}
+
+impl DatagramSharing {
+    /// Two endpoints of different programs may overlap (`udp_lib_lport_inuse`).
+    fn goes_with(self, other: Self) -> bool {
+        let spread = self.spreads && other.spreads && self.owner.user == other.owner.user;
+        spread || !(self.excludes_others || other.excludes_others)
+    }
+}
+
+/// A datagram could be for both of two addresses of one port.
+fn overlaps(one: SocketAddr, other: SocketAddr) -> bool {
+    let is_any = |it: SocketAddr| it.ip().is_unspecified();
+    one.is_ipv4() == other.is_ipv4() && (one.ip() == other.ip() || is_any(one) || is_any(other))
 }
 
 /// How well an endpoint fits a datagram, the more the better.
@@ -165,19 +193,22 @@ impl Udp {
         self.ports.at(port).any(has)
     }
 
-    /// An endpoint has exactly that address, and one of the two does not share it.
+    /// An endpoint has exactly that address, and one of the two does not share it; or it overlaps
+    /// with that of another program.
     pub(super) fn is_refused(&self, local: SocketAddr, sharing: DatagramSharing) -> bool {
-        let refuses = |index| {
-            self.at(index).is_some_and(|other| {
-                other.bound == local && !(sharing.is_shared && other.sharing.is_shared)
-            })
+        let refuses = |other: &Endpoint| {
+            let both_share = sharing.is_shared && other.sharing.is_shared;
+            let is_same = other.bound == local && !both_share;
+            let is_others = other.sharing.owner.program != sharing.owner.program;
+            let meets = is_others && overlaps(other.local, local);
+            is_same || (meets && !sharing.goes_with(other.sharing))
         };
-        self.ports.at(local.port()).any(refuses)
+        self.ports.at(local.port()).any(|index| self.at(index).is_some_and(refuses))
     }
 
-    /// An endpoint has exactly that address.
+    /// An endpoint of that port receives at the address.
     pub(super) fn is_taken(&self, local: SocketAddr) -> bool {
-        let has = |index| self.at(index).is_some_and(|other| other.bound == local);
+        let has = |index| self.at(index).is_some_and(|other| overlaps(other.local, local));
         self.ports.at(local.port()).any(has)
     }
 

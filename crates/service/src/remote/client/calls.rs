@@ -673,8 +673,9 @@ impl RemoteClient {
     pub(in crate::remote) fn bind_reserved(
         &mut self,
         (local, reservation): (SocketAddr, u64),
-        sharing: DatagramSharing,
+        mut sharing: DatagramSharing,
     ) -> Result<DatagramId, PortError<BindError>> {
+        sharing.excludes_others &= self.knows_exclusive_endpoints;
         let call = SessionCall::Bind { local, flags: encode_bind(sharing), reservation };
         self.call_port(call, |_, answer| match answer {
             ServerAnswer::Bound { endpoint } => Ok(endpoint_id(endpoint)),

@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use megapipe_shm::record::{
-    BIND_MAPPED, BIND_SHARED, BIND_SPREADS, CONNECT_FAST_OPEN, CONNECT_HAS_NODELAY,
+    BIND_EXCLUDES, BIND_MAPPED, BIND_SHARED, BIND_SPREADS, CONNECT_FAST_OPEN, CONNECT_HAS_NODELAY,
     CONNECT_NODELAY, CONNECT_RESETS, LISTEN_EXCLUSIVE, LISTEN_REUSE_ADDRESS, LISTEN_REUSE_PORT,
     LISTEN_V6_ONLY,
 };
-use megapipe_stack::{ConnOption, DatagramSharing, Reuse};
+use megapipe_stack::{ConnOption, DatagramOwner, DatagramSharing, Reuse};
 
 use crate::begin::ConnectStart;
 use crate::limits::CORES_MAX;
@@ -158,18 +158,21 @@ pub(in crate::remote) fn decode_begin(flags: u16) -> Option<ConnectStart> {
     (encode_begin(begin) == flags).then_some(begin)
 }
 
-/// The flags of an endpoint.
+/// The flags of an endpoint. Whose it is, the server knows.
 pub(in crate::remote) const fn encode_bind(sharing: DatagramSharing) -> u16 {
     flag(sharing.is_shared, BIND_SHARED)
         | flag(sharing.spreads, BIND_SPREADS)
         | flag(sharing.is_mapped, BIND_MAPPED)
+        | flag(sharing.excludes_others, BIND_EXCLUDES)
 }
 
 /// What [`encode_bind`] has encoded.
-pub(in crate::remote) const fn decode_bind(flags: u16) -> DatagramSharing {
+pub(in crate::remote) fn decode_bind(flags: u16) -> DatagramSharing {
     DatagramSharing {
         is_shared: flags & BIND_SHARED != 0,
         spreads: flags & BIND_SPREADS != 0,
         is_mapped: flags & BIND_MAPPED != 0,
+        excludes_others: flags & BIND_EXCLUDES != 0,
+        owner: DatagramOwner::default(),
     }
 }

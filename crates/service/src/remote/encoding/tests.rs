@@ -7,8 +7,8 @@ use std::time::Duration;
 use megapipe_link::{Caps, LinkError, LinkMedium};
 use megapipe_shm::record::Refusal;
 use megapipe_stack::{
-    BindError, ConnInfo, ConnOption, ConnectError, DatagramSharing, Holder, ListenError,
-    OperationError, Reuse, TcpState,
+    BindError, ConnInfo, ConnOption, ConnectError, DatagramOwner, DatagramSharing, Holder,
+    ListenError, OperationError, Reuse, TcpState,
 };
 use proptest::prelude::*;
 
@@ -322,9 +322,11 @@ fn flags_of_connections_and_endpoints_come_through() {
             assert_eq!(decode_begin(encode_begin(begin)), Some(begin));
         }
     }
-    for bits in 0..8 {
-        let [is_shared, spreads, is_mapped] = [1, 2, 4].map(|bit| bits & bit != 0);
-        let sharing = DatagramSharing { is_shared, spreads, is_mapped };
+    for bits in 0..16 {
+        let [is_shared, spreads, is_mapped, excludes_others] =
+            [1, 2, 4, 8].map(|bit| bits & bit != 0);
+        let owner = DatagramOwner::default();
+        let sharing = DatagramSharing { is_shared, spreads, is_mapped, excludes_others, owner };
         assert_eq!(decode_bind(encode_bind(sharing)), sharing);
     }
 }

@@ -75,6 +75,7 @@ fn attach(host: &mut ShardHost, key: u64) -> LaneSet {
                 passing: DescriptorPassing::Nothing,
                 resets: true,
                 connect_flags: true,
+                exclusive_endpoints: true,
             },
         ),
     );

@@ -12,8 +12,8 @@ use megapipe_shm::record::{
     Chunk, Event as Says, Id, ListenSharing, Refusal, ServerAnswer, SessionCall,
 };
 use megapipe_stack::{
-    BindError, ConnId, ConnOption, ConnectError, DatagramId, Departure, Holder, ListenError,
-    ListenerId, Memory, OperationError,
+    BindError, ConnId, ConnOption, ConnectError, DatagramId, DatagramOwner, DatagramSharing,
+    Departure, Holder, ListenError, ListenerId, Memory, OperationError,
 };
 
 use super::ops::{AskedCall, SessionWork};
@@ -291,9 +291,12 @@ impl SessionWork<'_> {
         let count = (self.session.endpoints, self.session.limits.endpoints);
         let may = self.reserved_port(Transport::Udp, local, reservation);
         let may = may.and_then(|kept| self.check_quota(count, ENDPOINTS).map(|()| kept));
+        let limits = &self.session.limits;
+        let owner = DatagramOwner { program: limits.key, user: limits.user };
+        let sharing = DatagramSharing { owner, ..decode_bind(flags) };
         let bound = match may {
             Ok(kept) => self.reserving(kept.as_ref(), |work| {
-                work.server.bind(local, decode_bind(flags)).inspect(|endpoint| {
+                work.server.bind(local, sharing).inspect(|endpoint| {
                     let object = ReservingObject::Endpoint(*endpoint);
                     work.session.reservations.extend(kept.clone().map(|kept| (object, kept)));
                 })

@@ -4,9 +4,10 @@ use std::sync::mpsc;
 
 use megapipe_link::Link;
 use megapipe_shm::bell_sockets;
-use megapipe_stack::{DatagramSharing, Departure, ListenerId};
+use megapipe_stack::{BindError, DatagramSharing, Departure, ListenerId};
 
 use super::*;
+use crate::PortError;
 use crate::observe::{AnswerPage, ServiceQuery, Viewer};
 use crate::session_sizes::SessionSizes;
 use crate::sleep::ServerLocation;
@@ -190,6 +191,34 @@ fn sessions_of_a_shard_have_their_own_connections() {
             sends((session, *theirs), (&mut peer, *ours), b"answer");
         }
     }
+}
+
+#[test]
+fn session_does_not_get_the_datagram_address_of_another_one() {
+    let (shard, _peer) = shard_and_peer();
+    let of = |key| SessionLimits { key, user: 7, ..SessionLimits::WHOLE_SHARD };
+    let alone = DatagramSharing { is_shared: true, excludes_others: true, ..Default::default() };
+    let spread = DatagramSharing { spreads: true, ..alone };
+    let [mut one, mut other, mut old] = [1, 2, 3].map(|key| shard.attach(of(key)).0);
+    let endpoint = one.bind(at(53), alone).expect("a free port");
+    one.bind(at(53), alone).expect("the program has decided that");
+    for session in [&mut other, &mut old] {
+        let refused = session.bind(at(53), spread).expect_err("it is another program's");
+        assert!(matches!(refused, PortError::Stack(BindError::InUse)), "{refused}");
+    }
+    // The record of a client of version 9 cannot say that it excludes others.
+    old.knows_exclusive_endpoints = false;
+    old.bind(at(54), alone).expect("a free port");
+    other.bind(at(54), DatagramSharing { excludes_others: false, ..alone }).expect("as before");
+    one.close_datagram(endpoint);
+    other.bind(at(53), spread).expect_err("its other endpoint is there");
+    drop(one);
+    while let Err(refused) = other.bind(at(53), spread) {
+        assert!(matches!(refused, PortError::Stack(BindError::InUse)), "{refused}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let user = SessionLimits { user: 8, ..of(4) };
+    shard.attach(user).0.bind(at(53), spread).expect_err("another user's");
 }
 
 #[test]

@@ -2,10 +2,15 @@
 
 use super::*;
 use crate::error::{BindError, OperationError};
-use crate::udp::DatagramSharing;
+use crate::udp::{DatagramOwner, DatagramSharing};
 
-const ALONE: DatagramSharing =
-    DatagramSharing { is_shared: false, spreads: false, is_mapped: false };
+const ALONE: DatagramSharing = DatagramSharing {
+    is_shared: false,
+    spreads: false,
+    is_mapped: false,
+    excludes_others: false,
+    owner: DatagramOwner { program: 0, user: 0 },
+};
 const SHARED: DatagramSharing = DatagramSharing { is_shared: true, ..ALONE };
 const SPREAD: DatagramSharing = DatagramSharing { spreads: true, ..SHARED };
 
@@ -158,4 +163,46 @@ fn icmp_error_goes_to_endpoint_that_receives_from_peer() {
     assert_eq!(error(&mut host), newest);
     host.stack.connect_datagram(with_peer, Some(peer())).unwrap();
     assert_eq!(error(&mut host), with_peer);
+}
+
+#[test]
+fn address_of_another_program_is_refused_as_on_linux() {
+    let of = |program, user| DatagramSharing {
+        owner: DatagramOwner { program, user },
+        excludes_others: true,
+        ..SHARED
+    };
+    let reused = |program| DatagramSharing { excludes_others: false, ..of(program, 1) };
+    let spread = |program, user| DatagramSharing { spreads: true, ..of(program, user) };
+    let table = [
+        (of(1, 1), of(1, 1), true),
+        (of(1, 1), of(2, 1), false),
+        (of(1, 1), reused(2), false),
+        (reused(1), of(2, 1), false),
+        (reused(1), reused(2), true),
+        (spread(1, 1), spread(2, 1), true),
+        (spread(1, 1), spread(2, 2), false),
+        (spread(1, 1), of(2, 1), false),
+        (spread(1, 1), reused(2), false),
+    ];
+    for (first, second, is_allowed) in table {
+        for (one, other) in [(ONE, ONE), (ANY, ONE), (ONE, ANY), (ANY, ANY)] {
+            let mut host = Host::new();
+            host.bind_beside(one, first);
+            let at = SocketAddr::new(other, 53);
+            let bound = host.stack.bind_datagram_beside(at, second, PoolId(0));
+            let expected = if is_allowed { Ok(()) } else { Err(BindError::InUse) };
+            assert_eq!(bound.map(drop), expected, "{first:?} {second:?} {one} {other}");
+        }
+        // Another address, and another family.
+        let mut host = Host::new();
+        host.bind_beside(ONE, first);
+        host.bind_beside(IpAddr::V6(Ipv6Addr::UNSPECIFIED), second);
+    }
+    // A port that is chosen is nobody's.
+    let mut host = Host::with(|config| config.ephemeral_ports = (53, 54));
+    host.bind_beside(ANY, of(1, 1));
+    let chosen = host.stack.bind_datagram_beside(SocketAddr::new(ONE, 0), of(2, 1), PoolId(0));
+    let place = chosen.and_then(|id| Ok(host.stack.datagram_address(id).unwrap()));
+    assert_eq!(place, Ok(SocketAddr::new(ONE, 54)));
 }
