@@ -1,9 +1,9 @@
 //! Which shards listen where, and so who gets what comes for a port.
 //!
 //! Without a binding a flow belongs to its *home*, the default shard of its hash. A listener or
-//! endpoint binds its address to a shard. If every shard binds an address, each serves its own home, and
-//! there is nothing to look up. Otherwise the homes that have no listener of their own are served
-//! by another, as on the kernel's back end:
+//! endpoint binds its address to a shard. If every shard binds an address, each serves its own
+//! home, and there is nothing to look up. Otherwise the homes that have no listener of their own
+//! are served by another, as on the kernel's back end:
 //!
 //! - a listener with a mask takes the homes of the shards that run on the mask's cores;
 //! - homes that no mask takes are spread over the listeners without a mask;
