@@ -3,24 +3,17 @@
 //! Invariant: nothing is between a call and the server. Received and sent payload lies in the
 //! channel's own buffers.
 
-use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
-use std::ops::RangeInclusive;
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use megapipe_link::{Caps, LinkError};
-use megapipe_service::{
-    AcceptorId, Clock, ConnectStart, Next, NotShared, PortError, RemoteEvent, Server, Sharing,
-};
-use megapipe_stack::{
-    Arrival, BindError, Chunk, ConnId, ConnInfo, ConnOption, ConnectError, DatagramId,
-    DatagramSharing, Departure, Holder, Instant, ListenError, ListenerId, Memory, Notice,
-    OperationError, Stack,
-};
+use megapipe_service::{Clock, Next, NotShared, RemoteEvent, Server};
+use megapipe_stack::{Chunk, ConnId, DatagramId, Departure, Instant, Memory, OperationError};
 
 use super::memory::{ChannelMemory, ReceivedMemory};
 use super::pieces::{room_for_segments, settle_front, take_front};
+use super::server_calls::InPlace;
 use super::stack_handle::{NoBuffer, Polled, ServerParts, StackHandle};
 use crate::buffer::{Payload, ReadBuf};
 use crate::error::CreateError;
@@ -30,11 +23,6 @@ use crate::kernel::pool::HeldBuffer;
 pub(crate) struct Inline(Server<ChannelMemory>);
 
 impl Inline {
-    #[inline]
-    const fn stack(&mut self) -> &mut Stack {
-        self.0.parts().0
-    }
-
     #[inline]
     const fn memory(&mut self) -> &mut ChannelMemory {
         self.0.parts().1
@@ -53,6 +41,24 @@ impl Inline {
     }
 }
 
+impl InPlace for Inline {
+    type Memory = ChannelMemory;
+
+    #[inline]
+    fn at<R>(
+        &mut self,
+        now: Instant,
+        call: impl FnOnce(&mut Server<ChannelMemory>, Instant) -> R,
+    ) -> R {
+        call(&mut self.0, now)
+    }
+
+    #[inline]
+    fn enter<R>(&mut self, call: impl FnOnce(&mut Server<ChannelMemory>) -> R) -> R {
+        call(&mut self.0)
+    }
+}
+
 impl StackHandle for Inline {
     fn start(parts: ServerParts<'_>) -> Result<(Self, String), CreateError> {
         let ServerParts { frames, settings, state, .. } = parts;
@@ -63,7 +69,7 @@ impl StackHandle for Inline {
 
     fn poll(&mut self, now: Instant) -> Result<Polled, LinkError> {
         let has_worked = self.0.poll(now)?.worked();
-        Ok(Polled { has_worked, has_event: self.stack().has_event() })
+        Ok(Polled { has_worked, has_event: self.0.parts().0.has_event() })
     }
 
     fn transmit(&mut self, now: Instant) -> Result<usize, LinkError> {
@@ -127,21 +133,6 @@ impl StackHandle for Inline {
         self.memory().free(chunk.buf);
     }
 
-    fn connect(
-        &mut self,
-        now: Instant,
-        remote: SocketAddr,
-        local: Option<SocketAddr>,
-        begin: ConnectStart,
-    ) -> Result<ConnId, PortError<ConnectError>> {
-        self.0.connect_as(now, (remote, local), begin)
-    }
-
-    #[inline]
-    fn receive(&mut self, now: Instant, conn: ConnId) -> Result<(), OperationError> {
-        self.stack().receive(now, conn)
-    }
-
     #[inline]
     fn send_read(&mut self, now: Instant, conn: ConnId, bytes: ReadBuf) -> Option<Payload> {
         match self.memory().keep_read(bytes) {
@@ -174,120 +165,6 @@ impl StackHandle for Inline {
             Err(front) => Err((OperationError::NoMemory, Some(front))),
         };
         settle_front(payload, len, sent)
-    }
-
-    fn await_acks(&mut self, conn: ConnId) -> Result<(), OperationError> {
-        self.stack().await_acks(conn)
-    }
-
-    fn set_option(
-        &mut self,
-        now: Instant,
-        conn: ConnId,
-        option: ConnOption,
-    ) -> Result<(), OperationError> {
-        let (stack, memory) = self.0.parts();
-        stack.set_option(now, conn, option, memory)
-    }
-
-    fn shutdown(&mut self, now: Instant, conn: ConnId) {
-        let (stack, memory) = self.0.parts();
-        // Closed by us before, or by the peer meanwhile.
-        let _ = stack.shutdown(now, conn, memory);
-    }
-
-    fn close(&mut self, now: Instant, conn: ConnId) {
-        let (stack, memory) = self.0.parts();
-        // A connection that is over needs no end.
-        let _ = stack.close(now, conn, memory);
-    }
-
-    fn abort(&mut self, now: Instant, conn: ConnId) {
-        self.0.abort(now, conn);
-    }
-
-    fn info(&mut self, conn: ConnId) -> Option<ConnInfo> {
-        self.0.stack().info(conn).ok()
-    }
-
-    fn addresses(&mut self, conn: ConnId) -> Option<(SocketAddr, SocketAddr)> {
-        self.0.stack().addresses(conn).ok()
-    }
-
-    fn listen(
-        &mut self,
-        now: Instant,
-        local: SocketAddr,
-        backlog: u32,
-        sharing: Sharing,
-    ) -> Result<ListenerId, PortError<ListenError>> {
-        self.0.listen(now, local, backlog, sharing)
-    }
-
-    fn share(
-        &mut self,
-        listener: ListenerId,
-        sharing: Sharing,
-    ) -> Result<(), PortError<ListenError>> {
-        self.0.share(listener, sharing)
-    }
-
-    fn set_fast_open(
-        &mut self,
-        listener: ListenerId,
-        pending_max: u32,
-    ) -> Result<(), OperationError> {
-        self.stack().set_listener_fast_open(listener, pending_max)
-    }
-
-    fn is_listening(&mut self, local: SocketAddr) -> bool {
-        self.0.is_listening(local)
-    }
-
-    fn accept(
-        &mut self,
-        listener: ListenerId,
-        acceptor: AcceptorId,
-        count: u32,
-    ) -> Result<(), OperationError> {
-        self.0.accept(listener, acceptor, count)
-    }
-
-    fn unlisten(&mut self, now: Instant, listener: ListenerId) {
-        self.0.unlisten(now, listener);
-    }
-
-    fn take_out(&mut self, now: Instant, conn: ConnId) -> bool {
-        self.0.take_out(now, conn)
-    }
-
-    fn hand_over_taken(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
-        self.0.prepend_unread(conn, bytes);
-        self.0.hand_over_taken(now, conn);
-    }
-
-    fn hand_over_offered(&mut self, now: Instant, conn: ConnId) {
-        self.0.hand_over_offered(now, conn);
-    }
-
-    fn bind(
-        &mut self,
-        local: SocketAddr,
-        sharing: DatagramSharing,
-    ) -> Result<DatagramId, PortError<BindError>> {
-        self.0.bind(local, sharing)
-    }
-
-    fn connect_datagram(
-        &mut self,
-        endpoint: DatagramId,
-        peer: Option<SocketAddr>,
-    ) -> Result<SocketAddr, OperationError> {
-        self.stack().connect_datagram(endpoint, peer)
-    }
-
-    fn close_datagram(&mut self, endpoint: DatagramId) {
-        self.0.close_datagram(endpoint);
     }
 
     fn send_datagram(
@@ -327,38 +204,6 @@ impl StackHandle for Inline {
                 drop(self.memory().give_back(chunk));
             }
         })
-    }
-
-    fn last_arrival(&mut self) -> Option<Arrival> {
-        Some(self.0.stack().last_arrival())
-    }
-
-    fn take_notice(&mut self) -> Option<Notice> {
-        self.stack().take_notice()
-    }
-
-    fn quote_errors(&mut self, endpoint: DatagramId, on: bool) -> Result<(), OperationError> {
-        self.stack().quote_errors(endpoint, on)
-    }
-
-    fn packet_bytes_max(&mut self, to: IpAddr) -> Option<u16> {
-        Some(self.0.stack().packet_bytes_max(to))
-    }
-
-    fn datagram_address(&mut self, endpoint: DatagramId) -> Option<SocketAddr> {
-        self.0.stack().datagram_address(endpoint).ok()
-    }
-
-    fn has_undelivered(&mut self) -> bool {
-        self.0.stack().has_undelivered()
-    }
-
-    fn holders(&mut self, ports: RangeInclusive<u16>) -> BTreeSet<Holder> {
-        self.0.stack().holders(ports)
-    }
-
-    fn port_without_connections(&mut self, ports: RangeInclusive<u16>, from: u16) -> Option<u16> {
-        self.0.stack().port_without_connections(ports, from)
     }
 
     fn migration_server(&mut self) -> Result<&mut Server<ChannelMemory>, NotShared> {

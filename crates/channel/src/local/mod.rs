@@ -56,6 +56,7 @@ mod poll;
 mod ports;
 mod prefixed;
 mod remote;
+mod server_calls;
 mod service;
 mod service_address;
 mod shared_datagrams;

@@ -27,6 +27,7 @@ use megapipe_stack::{
 use super::cores::{on_core, other_core, own_shard_core};
 use super::daemon_session::DaemonSession;
 use super::memory::{ChannelMemory, ReceivedMemory};
+use super::server_calls::ServerCalls;
 use super::stack_handle::{NoBuffer, Polled, ServerParts, StackHandle, not_started};
 use crate::buffer::{Payload, ReadBuf};
 use crate::config::Config;
@@ -251,28 +252,6 @@ impl StackHandle for Remote {
         self.memory.free(chunk.buf);
     }
 
-    fn connect(
-        &mut self,
-        _now: Instant,
-        remote: SocketAddr,
-        local: Option<SocketAddr>,
-        mut begin: ConnectStart,
-    ) -> Result<ConnId, PortError<ConnectError>> {
-        if let Some(session) = &self.session {
-            // An operation that no daemon takes would have no end.
-            self.client.check().map_err(PortError::Host)?;
-            if session.nagle && begin.nodelay.is_none() {
-                begin.nodelay = Some(false);
-            }
-        }
-        self.client.connect_as(remote, local, begin)
-    }
-
-    #[inline]
-    fn receive(&mut self, _now: Instant, conn: ConnId) -> Result<(), OperationError> {
-        self.client.receive(conn)
-    }
-
     #[inline]
     fn send_read(&mut self, now: Instant, conn: ConnId, bytes: ReadBuf) -> Option<Payload> {
         if self.client.send_short(conn, &bytes) {
@@ -318,21 +297,8 @@ impl StackHandle for Remote {
         Ok(sent)
     }
 
-    fn await_acks(&mut self, conn: ConnId) -> Result<(), OperationError> {
-        self.client.await_acks(conn)
-    }
-
     fn await_delivery(&mut self, conn: ConnId) -> Result<(), OperationError> {
         self.client.await_delivery(conn)
-    }
-
-    fn set_option(
-        &mut self,
-        _now: Instant,
-        conn: ConnId,
-        option: ConnOption,
-    ) -> Result<(), OperationError> {
-        self.client.set_option(conn, option)
     }
 
     fn set_reset_on_close(&mut self, conn: ConnId, on: bool) {
@@ -340,112 +306,16 @@ impl StackHandle for Remote {
         let _ = self.client.set_reset_on_close(conn, on);
     }
 
-    fn shutdown(&mut self, _now: Instant, conn: ConnId) {
-        self.client.shutdown(conn);
-    }
-
-    fn close(&mut self, _now: Instant, conn: ConnId) {
-        self.client.close(conn);
-    }
-
-    fn abort(&mut self, _now: Instant, conn: ConnId) {
-        self.client.abort(conn);
-    }
-
-    fn info(&mut self, conn: ConnId) -> Option<ConnInfo> {
-        self.client.info(conn)
-    }
-
-    fn addresses(&mut self, conn: ConnId) -> Option<(SocketAddr, SocketAddr)> {
-        self.client.addresses(conn)
-    }
-
-    fn listen(
-        &mut self,
-        _now: Instant,
-        local: SocketAddr,
-        backlog: u32,
-        sharing: Sharing,
-    ) -> Result<ListenerId, PortError<ListenError>> {
-        self.client.listen(local, backlog, sharing)
-    }
-
-    fn share(
-        &mut self,
-        listener: ListenerId,
-        sharing: Sharing,
-    ) -> Result<(), PortError<ListenError>> {
-        self.client.share(listener, sharing)
-    }
-
-    fn set_fast_open(
-        &mut self,
-        listener: ListenerId,
-        pending_max: u32,
-    ) -> Result<(), OperationError> {
-        self.client.set_fast_open(listener, pending_max)
-    }
-
-    fn is_listening(&mut self, local: SocketAddr) -> bool {
-        self.client.is_listening(local)
-    }
-
-    fn accept(
-        &mut self,
-        listener: ListenerId,
-        acceptor: AcceptorId,
-        count: u32,
-    ) -> Result<(), OperationError> {
-        self.client.accept(listener, acceptor, count);
-        Ok(())
-    }
-
     fn set_first_read(&mut self, acceptor: AcceptorId, reads: bool) {
         self.client.set_first_read(acceptor, reads);
-    }
-
-    fn unlisten(&mut self, _now: Instant, listener: ListenerId) {
-        self.client.unlisten(listener);
-    }
-
-    fn take_out(&mut self, _now: Instant, conn: ConnId) -> bool {
-        self.client.take_out(conn)
     }
 
     fn forget_moved(&mut self, conn: ConnId) {
         self.client.forget_moved(conn);
     }
 
-    fn hand_over_taken(&mut self, _now: Instant, conn: ConnId, bytes: &[u8]) {
-        self.client.hand_over_taken(conn, bytes);
-    }
-
-    fn hand_over_offered(&mut self, _now: Instant, conn: ConnId) {
-        self.client.hand_over_offered(conn);
-    }
-
     fn has_events_in_transit(&self) -> bool {
         true
-    }
-
-    fn bind(
-        &mut self,
-        local: SocketAddr,
-        sharing: DatagramSharing,
-    ) -> Result<DatagramId, PortError<BindError>> {
-        self.client.bind(local, sharing)
-    }
-
-    fn connect_datagram(
-        &mut self,
-        endpoint: DatagramId,
-        peer: Option<SocketAddr>,
-    ) -> Result<SocketAddr, OperationError> {
-        self.client.connect_datagram(endpoint, peer)
-    }
-
-    fn close_datagram(&mut self, endpoint: DatagramId) {
-        self.client.close_datagram(endpoint);
     }
 
     fn send_datagram(
@@ -466,49 +336,6 @@ impl StackHandle for Remote {
         (payload, segment_len): (Payload, usize),
     ) -> Result<(), OperationError> {
         self.client.send_datagrams(endpoint, destination, (payload.as_slice(), segment_len))
-    }
-
-    fn last_arrival(&mut self) -> Option<Arrival> {
-        self.client.last_arrival()
-    }
-
-    fn take_notice(&mut self) -> Option<Notice> {
-        let notice = self.client.take_notice()?;
-        // Where there is no memory, the notice comes without it.
-        let has_room = notice.quote.is_none() || self.memory.has_room();
-        let quote = match notice.quote {
-            Some(chunk) if has_room => Some(self.take_in(chunk)),
-            Some(chunk) => {
-                self.client.give_back(chunk);
-                None
-            }
-            None => None,
-        };
-        Some(Notice { quote, ..notice })
-    }
-
-    fn quote_errors(&mut self, endpoint: DatagramId, on: bool) -> Result<(), OperationError> {
-        self.client.quote_errors(endpoint, on)
-    }
-
-    fn packet_bytes_max(&mut self, to: IpAddr) -> Option<u16> {
-        self.client.packet_bytes_max(to)
-    }
-
-    fn datagram_address(&mut self, endpoint: DatagramId) -> Option<SocketAddr> {
-        self.client.datagram_address(endpoint)
-    }
-
-    fn has_undelivered(&mut self) -> bool {
-        !self.is_session() && self.client.has_undelivered()
-    }
-
-    fn holders(&mut self, ports: RangeInclusive<u16>) -> BTreeSet<Holder> {
-        self.client.holders(ports)
-    }
-
-    fn port_without_connections(&mut self, ports: RangeInclusive<u16>, from: u16) -> Option<u16> {
-        self.client.port_without_connections(ports, from)
     }
 
     fn move_out(&mut self, conn: ConnId) -> Result<(), MoveRefusal> {
@@ -616,5 +443,181 @@ impl StackHandle for Remote {
             true => Err(NotShared::OtherThread),
             false => Err(NotShared::OwnAddress),
         }
+    }
+}
+
+impl ServerCalls for Remote {
+    fn connect(
+        &mut self,
+        _now: Instant,
+        remote: SocketAddr,
+        local: Option<SocketAddr>,
+        mut begin: ConnectStart,
+    ) -> Result<ConnId, PortError<ConnectError>> {
+        if let Some(session) = &self.session {
+            // An operation that no daemon takes would have no end.
+            self.client.check().map_err(PortError::Host)?;
+            if session.nagle && begin.nodelay.is_none() {
+                begin.nodelay = Some(false);
+            }
+        }
+        self.client.connect_as(remote, local, begin)
+    }
+
+    #[inline]
+    fn receive(&mut self, _now: Instant, conn: ConnId) -> Result<(), OperationError> {
+        self.client.receive(conn)
+    }
+
+    fn await_acks(&mut self, conn: ConnId) -> Result<(), OperationError> {
+        self.client.await_acks(conn)
+    }
+
+    fn set_option(
+        &mut self,
+        _now: Instant,
+        conn: ConnId,
+        option: ConnOption,
+    ) -> Result<(), OperationError> {
+        self.client.set_option(conn, option)
+    }
+
+    fn shutdown(&mut self, _now: Instant, conn: ConnId) {
+        self.client.shutdown(conn);
+    }
+
+    fn close(&mut self, _now: Instant, conn: ConnId) {
+        self.client.close(conn);
+    }
+
+    fn abort(&mut self, _now: Instant, conn: ConnId) {
+        self.client.abort(conn);
+    }
+
+    fn info(&mut self, conn: ConnId) -> Option<ConnInfo> {
+        self.client.info(conn)
+    }
+
+    fn addresses(&mut self, conn: ConnId) -> Option<(SocketAddr, SocketAddr)> {
+        self.client.addresses(conn)
+    }
+
+    fn listen(
+        &mut self,
+        _now: Instant,
+        local: SocketAddr,
+        backlog: u32,
+        sharing: Sharing,
+    ) -> Result<ListenerId, PortError<ListenError>> {
+        self.client.listen(local, backlog, sharing)
+    }
+
+    fn share(
+        &mut self,
+        listener: ListenerId,
+        sharing: Sharing,
+    ) -> Result<(), PortError<ListenError>> {
+        self.client.share(listener, sharing)
+    }
+
+    fn set_fast_open(
+        &mut self,
+        listener: ListenerId,
+        pending_max: u32,
+    ) -> Result<(), OperationError> {
+        self.client.set_fast_open(listener, pending_max)
+    }
+
+    fn is_listening(&mut self, local: SocketAddr) -> bool {
+        self.client.is_listening(local)
+    }
+
+    fn accept(
+        &mut self,
+        listener: ListenerId,
+        acceptor: AcceptorId,
+        count: u32,
+    ) -> Result<(), OperationError> {
+        self.client.accept(listener, acceptor, count);
+        Ok(())
+    }
+
+    fn unlisten(&mut self, _now: Instant, listener: ListenerId) {
+        self.client.unlisten(listener);
+    }
+
+    fn take_out(&mut self, _now: Instant, conn: ConnId) -> bool {
+        self.client.take_out(conn)
+    }
+
+    fn hand_over_taken(&mut self, _now: Instant, conn: ConnId, bytes: &[u8]) {
+        self.client.hand_over_taken(conn, bytes);
+    }
+
+    fn hand_over_offered(&mut self, _now: Instant, conn: ConnId) {
+        self.client.hand_over_offered(conn);
+    }
+
+    fn bind(
+        &mut self,
+        local: SocketAddr,
+        sharing: DatagramSharing,
+    ) -> Result<DatagramId, PortError<BindError>> {
+        self.client.bind(local, sharing)
+    }
+
+    fn connect_datagram(
+        &mut self,
+        endpoint: DatagramId,
+        peer: Option<SocketAddr>,
+    ) -> Result<SocketAddr, OperationError> {
+        self.client.connect_datagram(endpoint, peer)
+    }
+
+    fn close_datagram(&mut self, endpoint: DatagramId) {
+        self.client.close_datagram(endpoint);
+    }
+
+    fn last_arrival(&mut self) -> Option<Arrival> {
+        self.client.last_arrival()
+    }
+
+    fn take_notice(&mut self) -> Option<Notice> {
+        let notice = self.client.take_notice()?;
+        // Where there is no memory, the notice comes without it.
+        let has_room = notice.quote.is_none() || self.memory.has_room();
+        let quote = match notice.quote {
+            Some(chunk) if has_room => Some(self.take_in(chunk)),
+            Some(chunk) => {
+                self.client.give_back(chunk);
+                None
+            }
+            None => None,
+        };
+        Some(Notice { quote, ..notice })
+    }
+
+    fn quote_errors(&mut self, endpoint: DatagramId, on: bool) -> Result<(), OperationError> {
+        self.client.quote_errors(endpoint, on)
+    }
+
+    fn packet_bytes_max(&mut self, to: IpAddr) -> Option<u16> {
+        self.client.packet_bytes_max(to)
+    }
+
+    fn datagram_address(&mut self, endpoint: DatagramId) -> Option<SocketAddr> {
+        self.client.datagram_address(endpoint)
+    }
+
+    fn has_undelivered(&mut self) -> bool {
+        !self.is_session() && self.client.has_undelivered()
+    }
+
+    fn holders(&mut self, ports: RangeInclusive<u16>) -> BTreeSet<Holder> {
+        self.client.holders(ports)
+    }
+
+    fn port_without_connections(&mut self, ports: RangeInclusive<u16>, from: u16) -> Option<u16> {
+        self.client.port_without_connections(ports, from)
     }
 }

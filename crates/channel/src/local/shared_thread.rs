@@ -6,27 +6,24 @@
 //!
 //! Invariant: owner counts without atomics are accessed by the channel's thread only.
 
-use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
-use std::ops::RangeInclusive;
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use megapipe_link::{Caps, LinkError};
 use megapipe_service::{
-    AcceptorId, AdaptiveSpin, ConnectStart, Next, PortError, RemoteCounters, RemoteError,
-    RemoteEvent, Server, SharedThread as ServiceEnd, Sharing, Slept, start_shared_thread,
+    AdaptiveSpin, Next, RemoteCounters, RemoteError, RemoteEvent, Server,
+    SharedThread as ServiceEnd, Slept, start_shared_thread,
 };
 use megapipe_stack::{
-    Arrival, BindError, Chunk, ConnId, ConnInfo, ConnOption, ConnectError, DatagramId,
-    DatagramSharing, Departure, Holder, Instant, ListenError, ListenerId, Memory, Notice,
-    OperationError, Stack,
+    Chunk, ConnId, DatagramId, Departure, Instant, Memory, OperationError, Stack,
 };
 
 use super::cores::on_core;
 use super::memory::{Pools, ReceivedMemory};
 use super::pieces::{room_for_segments, settle_front, take_front};
+use super::server_calls::InPlace;
 use super::shared_pool_view::LentMemory;
 use super::stack_handle::{NoBuffer, Polled, ServerParts, StackHandle, not_started};
 use crate::buffer::{Payload, ReadBuf};
@@ -49,29 +46,6 @@ pub(crate) struct SharedThread {
 type Sent = Result<(), (OperationError, Option<Payload>)>;
 
 impl SharedThread {
-    /// Calls the server, at `now` or at the server's own time if that is later. The server's thread
-    /// executes what the call queues.
-    #[inline]
-    fn at<R>(
-        &mut self,
-        now: Instant,
-        call: impl FnOnce(&mut Server<LentMemory>, Instant) -> R,
-    ) -> R {
-        at(&mut self.end, now, call)
-    }
-
-    /// As `at`, for calls that need no time.
-    #[inline]
-    fn enter<R>(&mut self, call: impl FnOnce(&mut Server<LentMemory>) -> R) -> R {
-        call(&mut self.end.enter().server)
-    }
-
-    /// As `enter`, for the stack.
-    #[inline]
-    fn stack<R>(&mut self, call: impl FnOnce(&mut Stack) -> R) -> R {
-        self.enter(|server| call(server.parts().0))
-    }
-
     /// Uses the memory; nothing for the server's thread follows from it.
     #[inline]
     fn memory<R>(&mut self, call: impl FnOnce(&mut LentMemory) -> R) -> R {
@@ -185,6 +159,25 @@ fn send_chunk(
         .map_err(|error| (error, pools.reclaim(memory.surrendered(), chunk).map(Payload::from)))
 }
 
+/// The server's thread executes what a call queues.
+impl InPlace for SharedThread {
+    type Memory = LentMemory;
+
+    #[inline]
+    fn at<R>(
+        &mut self,
+        now: Instant,
+        call: impl FnOnce(&mut Server<LentMemory>, Instant) -> R,
+    ) -> R {
+        at(&mut self.end, now, call)
+    }
+
+    #[inline]
+    fn enter<R>(&mut self, call: impl FnOnce(&mut Server<LentMemory>) -> R) -> R {
+        call(&mut self.end.enter().server)
+    }
+}
+
 impl StackHandle for SharedThread {
     fn start(parts: ServerParts<'_>) -> Result<(Self, String), CreateError> {
         let ServerParts { frames, settings, config, state, kernel, own_core, .. } = parts;
@@ -284,21 +277,6 @@ impl StackHandle for SharedThread {
         self.enter(|server| server.parts().1.free(chunk.buf));
     }
 
-    fn connect(
-        &mut self,
-        now: Instant,
-        remote: SocketAddr,
-        local: Option<SocketAddr>,
-        begin: ConnectStart,
-    ) -> Result<ConnId, PortError<ConnectError>> {
-        self.at(now, |server, now| server.connect_as(now, (remote, local), begin))
-    }
-
-    #[inline]
-    fn receive(&mut self, now: Instant, conn: ConnId) -> Result<(), OperationError> {
-        self.at(now, |server, now| server.parts().0.receive(now, conn))
-    }
-
     #[inline]
     fn send_read(&mut self, now: Instant, conn: ConnId, bytes: ReadBuf) -> Option<Payload> {
         self.send_bytes(now, conn, bytes).err()?.1
@@ -329,128 +307,6 @@ impl StackHandle for SharedThread {
         let front = take_front(payload, || self.enter(|server| server.stack().info(conn)))?;
         let len = front.len();
         settle_front(payload, len, self.send(now, conn, front))
-    }
-
-    fn await_acks(&mut self, conn: ConnId) -> Result<(), OperationError> {
-        self.stack(|stack| stack.await_acks(conn))
-    }
-
-    fn set_option(
-        &mut self,
-        now: Instant,
-        conn: ConnId,
-        option: ConnOption,
-    ) -> Result<(), OperationError> {
-        self.at(now, |server, now| {
-            let (stack, memory) = server.parts();
-            stack.set_option(now, conn, option, memory)
-        })
-    }
-
-    fn shutdown(&mut self, now: Instant, conn: ConnId) {
-        self.at(now, |server, now| {
-            let (stack, memory) = server.parts();
-            // Closed by us before, or by the peer meanwhile.
-            let _ = stack.shutdown(now, conn, memory);
-        });
-    }
-
-    fn close(&mut self, now: Instant, conn: ConnId) {
-        self.at(now, |server, now| {
-            let (stack, memory) = server.parts();
-            // A connection that is over needs no end.
-            let _ = stack.close(now, conn, memory);
-        });
-    }
-
-    fn abort(&mut self, now: Instant, conn: ConnId) {
-        self.at(now, |server, now| server.abort(now, conn));
-    }
-
-    fn info(&mut self, conn: ConnId) -> Option<ConnInfo> {
-        self.stack(|stack| stack.info(conn).ok())
-    }
-
-    fn addresses(&mut self, conn: ConnId) -> Option<(SocketAddr, SocketAddr)> {
-        self.stack(|stack| stack.addresses(conn).ok())
-    }
-
-    fn listen(
-        &mut self,
-        now: Instant,
-        local: SocketAddr,
-        backlog: u32,
-        sharing: Sharing,
-    ) -> Result<ListenerId, PortError<ListenError>> {
-        self.at(now, |server, now| server.listen(now, local, backlog, sharing))
-    }
-
-    fn share(
-        &mut self,
-        listener: ListenerId,
-        sharing: Sharing,
-    ) -> Result<(), PortError<ListenError>> {
-        self.enter(|server| server.share(listener, sharing))
-    }
-
-    fn set_fast_open(
-        &mut self,
-        listener: ListenerId,
-        pending_max: u32,
-    ) -> Result<(), OperationError> {
-        self.stack(|stack| stack.set_listener_fast_open(listener, pending_max))
-    }
-
-    fn is_listening(&mut self, local: SocketAddr) -> bool {
-        self.enter(|server| server.is_listening(local))
-    }
-
-    fn accept(
-        &mut self,
-        listener: ListenerId,
-        acceptor: AcceptorId,
-        count: u32,
-    ) -> Result<(), OperationError> {
-        self.enter(|server| server.accept(listener, acceptor, count))
-    }
-
-    fn unlisten(&mut self, now: Instant, listener: ListenerId) {
-        self.at(now, |server, now| server.unlisten(now, listener));
-    }
-
-    fn take_out(&mut self, now: Instant, conn: ConnId) -> bool {
-        self.at(now, |server, now| server.take_out(now, conn))
-    }
-
-    fn hand_over_taken(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) {
-        self.at(now, |server, now| {
-            server.prepend_unread(conn, bytes);
-            server.hand_over_taken(now, conn);
-        });
-    }
-
-    fn hand_over_offered(&mut self, now: Instant, conn: ConnId) {
-        self.at(now, |server, now| server.hand_over_offered(now, conn));
-    }
-
-    fn bind(
-        &mut self,
-        local: SocketAddr,
-        sharing: DatagramSharing,
-    ) -> Result<DatagramId, PortError<BindError>> {
-        self.enter(|server| server.bind(local, sharing))
-    }
-
-    fn connect_datagram(
-        &mut self,
-        endpoint: DatagramId,
-        peer: Option<SocketAddr>,
-    ) -> Result<SocketAddr, OperationError> {
-        self.stack(|stack| stack.connect_datagram(endpoint, peer))
-    }
-
-    fn close_datagram(&mut self, endpoint: DatagramId) {
-        self.enter(|server| server.close_datagram(endpoint));
     }
 
     fn send_datagram(
@@ -487,37 +343,5 @@ impl StackHandle for SharedThread {
         }
         let sent = self.send_chunks(now, endpoint, destination, &chunks);
         sent.inspect_err(|_| chunks.into_iter().for_each(|chunk| self.discard(chunk)))
-    }
-
-    fn last_arrival(&mut self) -> Option<Arrival> {
-        self.stack(|stack| Some(stack.last_arrival()))
-    }
-
-    fn take_notice(&mut self) -> Option<Notice> {
-        self.stack(Stack::take_notice)
-    }
-
-    fn quote_errors(&mut self, endpoint: DatagramId, on: bool) -> Result<(), OperationError> {
-        self.stack(|stack| stack.quote_errors(endpoint, on))
-    }
-
-    fn packet_bytes_max(&mut self, to: IpAddr) -> Option<u16> {
-        self.stack(|stack| Some(stack.packet_bytes_max(to)))
-    }
-
-    fn datagram_address(&mut self, endpoint: DatagramId) -> Option<SocketAddr> {
-        self.stack(|stack| stack.datagram_address(endpoint).ok())
-    }
-
-    fn has_undelivered(&mut self) -> bool {
-        self.stack(|stack| stack.has_undelivered())
-    }
-
-    fn holders(&mut self, ports: RangeInclusive<u16>) -> BTreeSet<Holder> {
-        self.stack(|stack| stack.holders(ports))
-    }
-
-    fn port_without_connections(&mut self, ports: RangeInclusive<u16>, from: u16) -> Option<u16> {
-        self.stack(|stack| stack.port_without_connections(ports, from))
     }
 }

@@ -20,24 +20,22 @@
 //!
 //! Read first: `megapipe_service::Server`, for the meaning of each call.
 
-use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
-use std::ops::RangeInclusive;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use megapipe_link::{Caps, LinkError};
 use megapipe_service::{
-    AcceptorId, AdoptedEndpoint, Clock, ConnectStart, Frames, MoveRefusal, Next, NotShared,
-    PortError, RemoteCounters, RemoteError, RemoteEvent, Server, ServerConfig, SharedConn,
-    SharedDatagram, SharedEndpoint, Sharing, Slept,
+    AcceptorId, AdoptedEndpoint, Clock, Frames, MoveRefusal, Next, NotShared, PortError,
+    RemoteCounters, RemoteError, RemoteEvent, Server, ServerConfig, SharedConn, SharedDatagram,
+    SharedEndpoint, Sharing, Slept,
 };
 use megapipe_stack::{
-    Arrival, BindError, Chunk, ConnId, ConnInfo, ConnOption, ConnectError, DatagramId,
-    DatagramSharing, Departure, Holder, Instant, ListenError, ListenerId, Notice, OperationError,
+    Chunk, ConnId, DatagramId, Departure, Instant, ListenError, ListenerId, OperationError,
 };
 
 use super::memory::{ChannelMemory, ReceivedMemory};
+use super::server_calls::ServerCalls;
 use crate::buffer::{Payload, ReadBuf};
 use crate::config::Config;
 use crate::error::CreateError;
@@ -80,7 +78,7 @@ pub(super) fn not_started(config: &Config, source: RemoteError) -> CreateError {
 }
 
 /// A channel's stack.
-pub(crate) trait StackHandle {
+pub(crate) trait StackHandle: ServerCalls {
     /// Starts a server. Returns its handle, and its location in words for reports.
     ///
     /// # Errors
@@ -214,27 +212,6 @@ pub(crate) trait StackHandle {
     /// Frees a received chunk.
     fn free_received(&mut self, chunk: Chunk);
 
-    // -- connections
-
-    /// Begins to connect.
-    ///
-    /// # Errors
-    /// As [`Server::connect`]. On `core`, errors of a connection with default options follow as
-    /// [`RemoteEvent::NotBegun`].
-    fn connect(
-        &mut self,
-        now: Instant,
-        remote: SocketAddr,
-        local: Option<SocketAddr>,
-        begin: ConnectStart,
-    ) -> Result<ConnId, PortError<ConnectError>>;
-
-    /// Requests the next received bytes of a connection.
-    ///
-    /// # Errors
-    /// [`OperationError`]: the connection is over.
-    fn receive(&mut self, now: Instant, conn: ConnId) -> Result<(), OperationError>;
-
     /// Sends bytes that nearly always lie in a buffer of the channel. Returns what was not sent.
     fn send_read(&mut self, now: Instant, conn: ConnId, bytes: ReadBuf) -> Option<Payload>;
 
@@ -261,12 +238,6 @@ pub(crate) trait StackHandle {
         payload: &mut Payload,
     ) -> Result<usize, OperationError>;
 
-    /// Requests an event for the next acknowledgment, to send what waits for room.
-    ///
-    /// # Errors
-    /// [`OperationError`]: the connection is over.
-    fn await_acks(&mut self, conn: ConnId) -> Result<(), OperationError>;
-
     /// Requests an event for the next acknowledgment. On `core` it follows even if there is room in
     /// the send queue; elsewhere the default is the same as `await_acks`.
     ///
@@ -276,138 +247,23 @@ pub(crate) trait StackHandle {
         self.await_acks(conn)
     }
 
-    /// Sets an option, after all operations that were queued before.
-    ///
-    /// # Errors
-    /// [`OperationError`]: the connection is over.
-    fn set_option(
-        &mut self,
-        now: Instant,
-        conn: ConnId,
-        option: ConnOption,
-    ) -> Result<(), OperationError>;
-
     /// Sets whether a connection is reset if the application ends without closing it. Only a server
     /// that outlives the application needs to know.
     fn set_reset_on_close(&mut self, _conn: ConnId, _on: bool) {}
-
-    /// Closes the sending direction, unless it is closed.
-    fn shutdown(&mut self, now: Instant, conn: ConnId);
-
-    /// Closes a connection in order, unless it is over.
-    fn close(&mut self, now: Instant, conn: ConnId);
-
-    /// Resets a connection, unless it is over.
-    fn abort(&mut self, now: Instant, conn: ConnId);
-
-    /// State and options of a connection; `None`: it is over.
-    fn info(&mut self, conn: ConnId) -> Option<ConnInfo>;
-
-    /// Local and remote address of a connection; `None`: it is over.
-    fn addresses(&mut self, conn: ConnId) -> Option<(SocketAddr, SocketAddr)>;
-
-    // -- listeners
-
-    /// Listens, without credit to accept.
-    ///
-    /// # Errors
-    /// As [`Server::listen`].
-    fn listen(
-        &mut self,
-        now: Instant,
-        local: SocketAddr,
-        backlog: u32,
-        sharing: Sharing,
-    ) -> Result<ListenerId, PortError<ListenError>>;
-
-    /// Changes which connections belong to a listener whose address shards share.
-    ///
-    /// # Errors
-    /// As [`Server::share`].
-    fn share(
-        &mut self,
-        listener: ListenerId,
-        sharing: Sharing,
-    ) -> Result<(), PortError<ListenError>>;
-
-    /// Sets how many connections of a listener may begin with the data of a SYN.
-    ///
-    /// # Errors
-    /// [`OperationError::Unknown`]: no such listener.
-    fn set_fast_open(
-        &mut self,
-        listener: ListenerId,
-        pending_max: u32,
-    ) -> Result<(), OperationError>;
-
-    /// Whether a shard listens at an address.
-    fn is_listening(&mut self, local: SocketAddr) -> bool;
-
-    /// Gives a listener credit for `count` more connections.
-    ///
-    /// # Errors
-    /// [`OperationError`]: no such listener, or too many acceptors.
-    fn accept(
-        &mut self,
-        listener: ListenerId,
-        acceptor: AcceptorId,
-        count: u32,
-    ) -> Result<(), OperationError>;
 
     /// Sets whether the connections of an acceptor are read at once: a server that offers them
     /// then sends the first bytes without being asked.
     fn set_first_read(&mut self, _acceptor: AcceptorId, _reads: bool) {}
 
-    /// Stops listening. The address is free on return.
-    fn unlisten(&mut self, now: Instant, listener: ListenerId);
-
-    // -- handover to siblings
-
-    /// As [`Server::take_out`]. Events of the connection that are in transit follow until
-    /// [`StackHandle::forget_moved`].
-    fn take_out(&mut self, now: Instant, conn: ConnId) -> bool;
-
     /// Drops the name of a connection that was taken out. Nothing to do, the default, where no
     /// event can be in transit.
     fn forget_moved(&mut self, _conn: ConnId) {}
-
-    /// As [`Server::hand_over_taken`], with bytes that were received already and go before the
-    /// unread ones.
-    fn hand_over_taken(&mut self, now: Instant, conn: ConnId, bytes: &[u8]);
-
-    /// As [`Server::hand_over_offered`].
-    fn hand_over_offered(&mut self, now: Instant, conn: ConnId);
 
     /// Whether events can be in transit between two threads. Where they can, a call may take effect
     /// before an older event is seen. Default: they cannot.
     fn has_events_in_transit(&self) -> bool {
         false
     }
-
-    // -- datagrams
-
-    /// Binds an endpoint; port 0 takes any.
-    ///
-    /// # Errors
-    /// As [`Server::bind`].
-    fn bind(
-        &mut self,
-        local: SocketAddr,
-        sharing: DatagramSharing,
-    ) -> Result<DatagramId, PortError<BindError>>;
-
-    /// Restricts an endpoint to one peer; `None`: to none. Returns its address.
-    ///
-    /// # Errors
-    /// [`OperationError::BadAddress`]: no route to the peer; others: no such endpoint.
-    fn connect_datagram(
-        &mut self,
-        endpoint: DatagramId,
-        peer: Option<SocketAddr>,
-    ) -> Result<SocketAddr, OperationError>;
-
-    /// Closes an endpoint. The address is free on return.
-    fn close_datagram(&mut self, endpoint: DatagramId);
 
     /// Sends a datagram.
     ///
@@ -433,38 +289,6 @@ pub(crate) trait StackHandle {
         destination: (SocketAddr, &Departure),
         segments: (Payload, usize),
     ) -> Result<(), OperationError>;
-
-    /// Arrival metadata of the datagram of the last event.
-    fn last_arrival(&mut self) -> Option<Arrival>;
-
-    /// Takes the notice of the last event, if that was an undelivered datagram.
-    fn take_notice(&mut self) -> Option<Notice>;
-
-    /// Sets whether notices of an endpoint quote the datagram.
-    ///
-    /// # Errors
-    /// [`OperationError`]: no such endpoint.
-    fn quote_errors(&mut self, endpoint: DatagramId, on: bool) -> Result<(), OperationError>;
-
-    /// Bytes of the longest packet of a datagram to `to`; `None`: the server is gone.
-    fn packet_bytes_max(&mut self, to: IpAddr) -> Option<u16>;
-
-    /// Address of an endpoint; `None`: no such endpoint.
-    fn datagram_address(&mut self, endpoint: DatagramId) -> Option<SocketAddr>;
-
-    // -- ports
-
-    /// As [`megapipe_stack::Stack::holders`].
-    fn holders(&mut self, ports: RangeInclusive<u16>) -> BTreeSet<Holder>;
-
-    /// As [`megapipe_stack::Stack::port_without_connections`].
-    fn port_without_connections(&mut self, ports: RangeInclusive<u16>, from: u16) -> Option<u16>;
-
-    // -- the end of the program
-
-    /// Whether a stack that ends with the program has bytes, or a FIN, that a peer has not
-    /// acknowledged: [`megapipe_stack::Stack::has_undelivered`]. A daemon's goes on.
-    fn has_undelivered(&mut self) -> bool;
 
     // -- the host's address
 
@@ -621,7 +445,7 @@ pub(crate) trait StackHandle {
         Ok(None)
     }
 
-    /// As [`StackHandle::listen`], at sockets that were passed with a cookie.
+    /// As [`ServerCalls::listen`], at sockets that were passed with a cookie.
     ///
     /// # Errors
     /// As there.
