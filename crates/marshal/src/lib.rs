@@ -1,7 +1,8 @@
 //! Converts the C arguments of BSD socket calls: pointers to slices, addresses, times and messages.
 //!
 //! In: the pointers and sizes of a C caller. Out: the arguments of [`megapipe_sockets::Bsd`], and
-//! its results in the caller's memory. `libmegapipe` and `libmegapipe-preload` share it.
+//! its results in the caller's memory. `libmegapipe`,
+//! `libmegapipe-preload` and the plug-in for packetdrill share it.
 //!
 //! - `memory.rs`: memory by address and length, and arrays of it.
 //! - `address.rs`: socket addresses. `time.rs`: times and signal masks.

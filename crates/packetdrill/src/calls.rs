@@ -13,14 +13,17 @@ use libc::{
     epoll_event, iovec, loff_t, msghdr, nfds_t, pollfd, size_t, sockaddr, socklen_t, ssize_t,
     timeval, timezone, useconds_t,
 };
-use megapipe::{Address, SOCKADDR_BYTES};
+use megapipe_marshal::limits::PARTS_MAX;
+use megapipe_marshal::{
+    memory, memory_mut, milliseconds, read_address, receive_message, send_message, with_parts,
+    with_parts_mut, write_address,
+};
+use megapipe_scripts::world::ScriptWorld;
 use megapipe_sockets::{
     Bsd, EpollEvent, EpollOp, Error, Events, MsgFlags, OpenFlags, PollFd, ReceivedMessage, Shutdown,
 };
 
-use megapipe_scripts::world::ScriptWorld;
-
-use crate::limits::{EPOCH_US, MOVED_BYTES_MAX, PARTS_MAX, RECEIVE_TIME};
+use crate::limits::{EPOCH_US, RECEIVE_TIME};
 
 /// A pointer is null that must not be.
 const FAULT: Error = Error::Os(libc::EFAULT);
@@ -129,7 +132,7 @@ pub(crate) unsafe extern "C" fn read(
 ) -> ssize_t {
     answer(userdata, |world| {
         // SAFETY: packetdrill promises `count` writable bytes.
-        let to = unsafe { memory_mut(buffer, count) }?;
+        let to = unsafe { memory_mut(buffer, count, "buffer") }?;
         len(world.call(|sockets| sockets.read(fd, to)))
     })
 }
@@ -141,9 +144,9 @@ pub(crate) unsafe extern "C" fn readv(
     count: c_int,
 ) -> ssize_t {
     answer(userdata, |world| {
+        let read = |to: &mut [IoSliceMut<'_>]| world.call(|sockets| sockets.readv(fd, to));
         // SAFETY: packetdrill promises `count` pieces of writable memory.
-        let mut parts = unsafe { parts_mut(parts, usize::try_from(count).ok()) }?;
-        len(world.call(|sockets| sockets.readv(fd, &mut parts)))
+        len(unsafe { with_parts_mut(parts, usize::try_from(count).ok(), read) })
     })
 }
 
@@ -156,7 +159,7 @@ pub(crate) unsafe extern "C" fn recv(
 ) -> ssize_t {
     answer(userdata, |world| {
         // SAFETY: packetdrill promises `count` writable bytes.
-        let to = unsafe { memory_mut(buffer, count) }?;
+        let to = unsafe { memory_mut(buffer, count, "buffer") }?;
         len(world.call(|sockets| sockets.recv(fd, to, MsgFlags::from_bits_retain(flags))))
     })
 }
@@ -172,7 +175,7 @@ pub(crate) unsafe extern "C" fn recvfrom(
 ) -> ssize_t {
     answer(userdata, |world| {
         // SAFETY: packetdrill promises `count` writable bytes.
-        let to = unsafe { memory_mut(buffer, count) }?;
+        let to = unsafe { memory_mut(buffer, count, "buffer") }?;
         let mut parts = [IoSliceMut::new(to)];
         let flags = MsgFlags::from_bits_retain(flags);
         let received: ReceivedMessage =
@@ -190,21 +193,12 @@ pub(crate) unsafe extern "C" fn recvmsg(
     flags: c_int,
 ) -> ssize_t {
     answer(userdata, |world| {
-        // SAFETY: packetdrill promises a readable and writable header, or null.
-        let header = unsafe { message.as_mut() }.ok_or(FAULT)?;
-        // SAFETY: it promises that its pieces are writable memory.
-        let mut parts = unsafe { parts_mut(header.msg_iov, Some(header.msg_iovlen)) }?;
         let flags = MsgFlags::from_bits_retain(flags);
-        // SAFETY: it promises `msg_controllen` writable bytes, or null.
-        let control = unsafe { memory_mut(header.msg_control, header.msg_controllen) }?;
-        let received: ReceivedMessage =
-            world.call(|sockets| sockets.recvmsg(fd, &mut parts, control, flags))?;
-        let size = &raw mut header.msg_namelen;
-        // SAFETY: it promises a buffer for an address with its size, or null.
-        unsafe { write_address(header.msg_name.cast(), size, received.from) };
-        header.msg_controllen = received.control_len;
-        header.msg_flags = received.flags.bits();
-        len(Ok(received.len))
+        let receive = |to: &mut [IoSliceMut<'_>], control: &mut [u8]| {
+            world.call(|sockets| sockets.recvmsg(fd, to, control, flags))
+        };
+        // SAFETY: packetdrill promises a header with pieces and buffers that are writable, or null.
+        len(unsafe { receive_message(message, receive) })
     })
 }
 
@@ -216,7 +210,7 @@ pub(crate) unsafe extern "C" fn write(
 ) -> ssize_t {
     answer(userdata, |world| {
         // SAFETY: packetdrill promises `count` readable bytes.
-        let bytes = unsafe { memory(buffer, count) }?;
+        let bytes = unsafe { memory(buffer, count, "buffer") }?;
         len(world.call(|sockets| sockets.write(fd, bytes)))
     })
 }
@@ -228,9 +222,9 @@ pub(crate) unsafe extern "C" fn writev(
     count: c_int,
 ) -> ssize_t {
     answer(userdata, |world| {
+        let write = |from: &[IoSlice<'_>]| world.call(|sockets| sockets.writev(fd, from));
         // SAFETY: packetdrill promises `count` pieces of readable memory.
-        let parts = unsafe { self::parts(parts, usize::try_from(count).ok()) }?;
-        len(world.call(|sockets| sockets.writev(fd, &parts)))
+        len(unsafe { with_parts(parts, usize::try_from(count).ok(), write) })
     })
 }
 
@@ -243,7 +237,7 @@ pub(crate) unsafe extern "C" fn send(
 ) -> ssize_t {
     answer(userdata, |world| {
         // SAFETY: packetdrill promises `count` readable bytes.
-        let bytes = unsafe { memory(buffer, count) }?;
+        let bytes = unsafe { memory(buffer, count, "buffer") }?;
         len(world.call(|sockets| sockets.send(fd, bytes, MsgFlags::from_bits_retain(flags))))
     })
 }
@@ -259,7 +253,7 @@ pub(crate) unsafe extern "C" fn sendto(
 ) -> ssize_t {
     answer(userdata, |world| {
         // SAFETY: packetdrill promises `count` readable bytes.
-        let bytes = unsafe { memory(buffer, count) }?;
+        let bytes = unsafe { memory(buffer, count, "buffer") }?;
         // SAFETY: it promises `size` readable bytes, or null.
         let to = unsafe { optional_address(address, size) }?;
         let flags = MsgFlags::from_bits_retain(flags);
@@ -274,16 +268,12 @@ pub(crate) unsafe extern "C" fn sendmsg(
     flags: c_int,
 ) -> ssize_t {
     answer(userdata, |world| {
-        // SAFETY: packetdrill promises a readable header, or null.
-        let header = unsafe { message.as_ref() }.ok_or(FAULT)?;
-        // SAFETY: it promises that its pieces are readable memory.
-        let parts = unsafe { parts(header.msg_iov, Some(header.msg_iovlen)) }?;
-        // SAFETY: it promises `msg_namelen` readable bytes, or null.
-        let to = unsafe { optional_address(header.msg_name.cast(), header.msg_namelen) }?;
         let flags = MsgFlags::from_bits_retain(flags);
-        // SAFETY: it promises `msg_controllen` readable bytes, or null.
-        let control = unsafe { memory(header.msg_control, header.msg_controllen) }?;
-        len(world.call(|sockets| sockets.sendmsg(fd, &parts, to, control, flags)))
+        let send = |from: &[IoSlice<'_>], to: Option<SocketAddr>, control: &[u8]| {
+            world.call(|sockets| sockets.sendmsg(fd, from, to, control, flags))
+        };
+        // SAFETY: packetdrill promises a header with pieces and buffers that are readable, or null.
+        len(unsafe { send_message(message, send) })
     })
 }
 
@@ -340,7 +330,7 @@ pub(crate) unsafe extern "C" fn getsockopt(
         // SAFETY: packetdrill promises a readable and writable size, or null.
         let size = unsafe { size.as_mut() }.ok_or(FAULT)?;
         // SAFETY: it promises as many writable bytes.
-        let room = unsafe { memory_mut(value, *size as usize) }?;
+        let room = unsafe { memory_mut(value, *size as usize, "value") }?;
         let told = world.call(|sockets| sockets.getsockopt(fd, level, name, room))?;
         *size = socklen_t::try_from(told).unwrap_or(*size);
         Ok(0)
@@ -357,7 +347,7 @@ pub(crate) unsafe extern "C" fn setsockopt(
 ) -> c_int {
     answer(userdata, |world| {
         // SAFETY: packetdrill promises `size` readable bytes.
-        let value = unsafe { memory(value, size as usize) }?;
+        let value = unsafe { memory(value, size as usize, "value") }?;
         zero(world.call(|sockets| sockets.setsockopt(fd, level, name, value)))
     })
 }
@@ -401,7 +391,7 @@ pub(crate) unsafe extern "C" fn netdev_send(
 ) -> c_int {
     answer(userdata, |world| {
         // SAFETY: packetdrill promises `size` readable bytes.
-        zero(world.send(unsafe { memory(packet, size) }?, 0))
+        zero(world.send(unsafe { memory(packet, size, "packet") }?, 0))
     })
 }
 
@@ -415,7 +405,7 @@ pub(crate) unsafe extern "C" fn netdev_receive(
         // SAFETY: packetdrill promises a readable and writable size, or null.
         let size = unsafe { size.as_mut() }.ok_or(FAULT)?;
         // SAFETY: it promises as many writable bytes.
-        let room = unsafe { memory_mut(buffer, *size) }?;
+        let room = unsafe { memory_mut(buffer, *size, "buffer") }?;
         let sent = world.receive(world.elapsed() + RECEIVE_TIME)?.ok_or(Error::TimedOut)?;
         let kept = sent.bytes.len().min(room.len());
         room[..kept].copy_from_slice(&sent.bytes[..kept]);
@@ -544,96 +534,6 @@ fn epoch_us(at: Duration) -> u64 {
     EPOCH_US + u64::try_from(at.as_micros()).unwrap_or(u64::MAX - EPOCH_US)
 }
 
-/// A timeout in milliseconds; negative: none.
-fn milliseconds(timeout: c_int) -> Option<Duration> {
-    u64::try_from(timeout).ok().map(Duration::from_millis)
-}
-
-/// # Safety
-/// `at` is null or points to `len` bytes, of which the first [`MOVED_BYTES_MAX`] are readable, and
-/// nothing changes them for `'a`.
-unsafe fn memory<'a>(at: *const c_void, len: usize) -> Result<&'a [u8], Error> {
-    match (at.is_null(), len) {
-        (_, 0) => Ok(&[]),
-        (true, _) => Err(FAULT),
-        // SAFETY: the caller promises the bytes.
-        (false, _) => Ok(unsafe { slice::from_raw_parts(at.cast(), len.min(MOVED_BYTES_MAX)) }),
-    }
-}
-
-/// # Safety
-/// `at` is null or points to `len` bytes, of which the first [`MOVED_BYTES_MAX`] are writable, and
-/// nothing else uses them for `'a`.
-unsafe fn memory_mut<'a>(at: *mut c_void, len: usize) -> Result<&'a mut [u8], Error> {
-    match (at.is_null(), len) {
-        (_, 0) => Ok(&mut []),
-        (true, _) => Err(FAULT),
-        // SAFETY: the caller promises the bytes.
-        (false, _) => Ok(unsafe { slice::from_raw_parts_mut(at.cast(), len.min(MOVED_BYTES_MAX)) }),
-    }
-}
-
-/// # Safety
-/// `at` is null or points to as many pieces, each as [`memory`] has it.
-unsafe fn parts<'a>(at: *const iovec, count: Option<usize>) -> Result<Vec<IoSlice<'a>>, Error> {
-    // SAFETY: the caller promises the pieces.
-    let pieces = unsafe { pieces(at, count) }?;
-    // SAFETY: each piece is readable memory, as the caller promises.
-    let part = |piece: &iovec| unsafe { memory(piece.iov_base, piece.iov_len) }.map(IoSlice::new);
-    pieces.iter().map(part).collect()
-}
-
-/// # Safety
-/// `at` is null or points to as many pieces, each as [`memory_mut`] has it.
-unsafe fn parts_mut<'a>(
-    at: *const iovec,
-    count: Option<usize>,
-) -> Result<Vec<IoSliceMut<'a>>, Error> {
-    // SAFETY: the caller promises the pieces.
-    let pieces = unsafe { pieces(at, count) }?;
-    let part = |piece: &iovec| {
-        // SAFETY: each piece is writable memory of its own, as the caller promises.
-        unsafe { memory_mut(piece.iov_base, piece.iov_len) }.map(IoSliceMut::new)
-    };
-    pieces.iter().map(part).collect()
-}
-
-/// # Safety
-/// `at` is null or points to as many readable records.
-unsafe fn pieces<'a>(at: *const iovec, count: Option<usize>) -> Result<&'a [iovec], Error> {
-    match count {
-        Some(0) => Ok(&[]),
-        Some(count) if count <= PARTS_MAX && !at.is_null() => {
-            // SAFETY: the caller promises the records.
-            let pieces = unsafe { slice::from_raw_parts(at, count) };
-            match pieces.iter().any(|piece| piece.iov_len > isize::MAX as usize) {
-                true => Err(Error::InvalidArgument),
-                false => Ok(pieces),
-            }
-        }
-        Some(count) if count <= PARTS_MAX => Err(FAULT),
-        _ => Err(Error::InvalidArgument),
-    }
-}
-
-/// An address; none: AF_UNSPEC.
-///
-/// # Safety
-/// `at` is null or points to `size` readable bytes.
-unsafe fn read_address(at: *const sockaddr, size: socklen_t) -> Result<Option<SocketAddr>, Error> {
-    // SAFETY: the caller promises the bytes.
-    let bytes = unsafe { memory(at.cast(), size as usize) }?;
-    let family = bytes.first_chunk().copied().map(u16::from_ne_bytes);
-    match family.ok_or(Error::InvalidArgument)?.into() {
-        libc::AF_UNSPEC => Ok(None),
-        libc::AF_INET | libc::AF_INET6 => match Address::from_sockaddr(bytes) {
-            Some(Address::Inet(inet)) => Ok(Some(inet)),
-            _ => Err(Error::InvalidArgument),
-        },
-        _ => Err(Error::FamilyNotSupported),
-    }
-}
-
 /// An address that may be left out.
 ///
 /// # Safety
@@ -645,23 +545,6 @@ unsafe fn optional_address(
     match at.is_null() || size == 0 {
         true => Ok(None),
         // SAFETY: the caller promises the bytes.
-        false => unsafe { read_address(at, size) },
+        false => Ok(unsafe { read_address(at, size) }?),
     }
-}
-
-/// Writes an address, truncated to the buffer, with its full size.
-///
-/// # Safety
-/// `at` is null or points to `*size` writable bytes; `size` is null or points to a size.
-unsafe fn write_address(at: *mut sockaddr, size: *mut socklen_t, address: Option<SocketAddr>) {
-    // SAFETY: the caller promises a size that is readable and writable, or null.
-    let Some(size) = (unsafe { size.as_mut() }) else { return };
-    let address = address.map(Address::from);
-    let (bytes, len) = address.map_or(([0; SOCKADDR_BYTES], 0), |address| address.to_sockaddr());
-    // SAFETY: the caller promises `*size` writable bytes, or null.
-    if let Ok(room) = unsafe { memory_mut(at.cast(), *size as usize) } {
-        let kept = len.min(room.len());
-        room[..kept].copy_from_slice(&bytes[..kept]);
-    }
-    *size = len as socklen_t;
 }

@@ -9,7 +9,3 @@ pub(crate) const NOTE_TIME: Duration = Duration::from_millis(1);
 /// What the world's clock shows in the beginning, in microseconds since 1970: any time will do, as
 /// long as a difference to another of its times is a length.
 pub(crate) const EPOCH_US: u64 = 1_700_000_000_000_000;
-/// Pieces of one readv(2), writev(2), sendmsg(2) or recvmsg(2), as Linux has it.
-pub(crate) const PARTS_MAX: usize = 1024;
-/// Bytes that one call moves at most, as on Linux (read(2), Notes).
-pub(crate) const MOVED_BYTES_MAX: usize = 0x7fff_f000;

@@ -18,7 +18,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("megapipe", &["megapipe-shm", "megapipe-stack", "megapipe-link", "megapipe-service"]),
     ("megapipe-sockets", &["megapipe", "megapipe-link", "megapipe-shm"]),
     ("megapipe-examples", &["megapipe"]),
-    ("megapipe-packetdrill", &["megapipe", "megapipe-scripts", "megapipe-sockets"]),
+    (
+        "megapipe-packetdrill",
+        &["megapipe", "megapipe-marshal", "megapipe-scripts", "megapipe-sockets"],
+    ),
     ("megapipe-marshal", &["megapipe", "megapipe-sockets"]),
     ("megapipe-preload", &["megapipe", "megapipe-marshal", "megapipe-sockets"]),
     ("megapipe-capi", &["megapipe", "megapipe-marshal", "megapipe-sockets"]),
