@@ -33,7 +33,6 @@ use crate::held_signals::HeldSignals;
 use crate::{Caps, FrameCounters, Link, LinkError, LinkMedium, RxChecksum, RxMetadata, TxMetadata};
 
 mod control;
-mod copy;
 mod handshake;
 mod interrupt;
 mod lane;

@@ -82,7 +82,7 @@ pub(crate) unsafe fn store<T: Plain>(words: *const AtomicU64, value: &T) {
 /// `to` may be written for `from.len()` bytes and lies elsewhere than `from`; nothing refers to it
 /// but atomics and raw pointers.
 #[inline]
-pub(crate) unsafe fn copy_in(from: &[u8], to: *mut u8) {
+pub unsafe fn copy_in(from: &[u8], to: *mut u8) {
     #[cfg(not(miri))]
     // SAFETY: `from` may be read for its length; the rest is the caller's promise.
     unsafe {
@@ -103,7 +103,7 @@ pub(crate) unsafe fn copy_in(from: &[u8], to: *mut u8) {
 /// `from` may be read for `to.len()` bytes and lies elsewhere than `to`; nothing refers to it but
 /// atomics, raw pointers and shared references.
 #[inline]
-pub(crate) unsafe fn copy_out(from: *const u8, to: &mut [u8]) {
+pub unsafe fn copy_out(from: *const u8, to: &mut [u8]) {
     #[cfg(not(miri))]
     // SAFETY: `to` may be written for its length; the rest is the caller's promise.
     unsafe {
@@ -120,7 +120,7 @@ pub(crate) unsafe fn copy_out(from: *const u8, to: &mut [u8]) {
 
 /// Asks for the cache line at `shared`, which another core wrote last. A hint: any address will do.
 #[inline]
-pub(crate) fn expect_line(shared: *const u8) {
+pub fn expect_line(shared: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -135,7 +135,7 @@ pub(crate) fn expect_line(shared: *const u8) {
 /// Asks for the cache line at `shared` for writing: the other core's copy goes meanwhile. A hint:
 /// any address will do.
 #[inline]
-pub(crate) fn expect_line_to_write(shared: *const u8) {
+pub fn expect_line_to_write(shared: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: PREFETCHW reads and writes nothing and cannot fault, wherever it points; a processor
     // that does not have it takes it for a NOP (all of x86-64 know the opcode). No register and no
@@ -177,4 +177,27 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     }
     // SAFETY: `opaque` is `memcpy`; the caller vouches for both sides and for no overlap.
     unsafe { opaque(to.cast(), from.cast(), len) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_of_every_length_and_alignment_stay_in_their_range() {
+        let source: Vec<u8> = (0..400_u32).map(|n| (n * 7 + 3) as u8).collect();
+        for len in (0..200).chain([255, 256, 300]) {
+            for offset in [0, 1, 3, 8, 15] {
+                let mut there = vec![0xee; len + 32];
+                // SAFETY: `16 + len` is within the vector, which nothing else refers to.
+                unsafe { copy_in(&source[offset..offset + len], there[16..].as_mut_ptr()) };
+                assert_eq!(there[16..16 + len], source[offset..offset + len]);
+                assert!(there[..16].iter().chain(&there[16 + len..]).all(|&byte| byte == 0xee));
+                let mut back = vec![0xdd; len];
+                // SAFETY: `there` holds `len` bytes from 16 on.
+                unsafe { copy_out(there[16..].as_ptr(), &mut back) };
+                assert_eq!(back, source[offset..offset + len]);
+            }
+        }
+    }
 }

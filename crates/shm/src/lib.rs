@@ -15,7 +15,7 @@
 //!
 //! Threads that a library starts to be at the other end take no signals ([`without_signals`]).
 //!
-//! Bytes go in and come out by copies; records go through rings, in batches.
+//! Bytes go in and come out by copies ([`copy_in`], [`copy_out`]); records go through rings, in batches.
 //!
 //! Read first: `region.rs`, then `ring.rs`; `docs/UNSAFE.md`, "Memory that another process writes".
 //!
@@ -66,7 +66,7 @@ pub use biased_cell::{BiasOwner, Owned, Revoked, Revoker, biased};
 pub use biased_mutex::{BiasedGuard, BiasedMutex};
 #[cfg(not(loom))]
 pub use bip_buffer::{BipConsumer, BipError, BipProducer, bip_buffer};
-pub use bytes::Plain;
+pub use bytes::{Plain, copy_in, copy_out, expect_line, expect_line_to_write};
 pub use cursor::RingFault;
 #[cfg(not(loom))]
 pub use doorbell::{DoorbellError, Ringer, Sleeper, bell_sockets, doorbell};

@@ -12,10 +12,10 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
 
+use megapipe_shm::{copy_in, copy_out, expect_line, expect_line_to_write};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::copy;
 use super::refusal::MemifRefusal;
 
 /// `f_type` of hugetlbfs (`linux/magic.h`): a page of it that was punched out faults when the pool
@@ -86,7 +86,7 @@ impl MemifRegion {
         let Some(from) = self.locate(offset, private.len()) else { return false };
         // SAFETY: `locate` found the range inside the mapping, which lives as long as `self`;
         // `private` does not overlap it: a slice never points into a region.
-        unsafe { copy::from_shared(private, from.as_ptr()) };
+        unsafe { copy_out(from.as_ptr(), private) };
         true
     }
 
@@ -97,7 +97,7 @@ impl MemifRegion {
         let Some(to) = self.locate(offset, private.len()) else { return false };
         // SAFETY: `locate` found the range inside the mapping, which lives as long as `self` and is
         // writable; `private` does not overlap it: a slice never points into a region.
-        unsafe { copy::to_shared(to.as_ptr(), private) };
+        unsafe { copy_in(private, to.as_ptr()) };
         true
     }
 
@@ -108,7 +108,7 @@ impl MemifRegion {
         let Some(first) = self.locate(offset, len) else { return };
         let mut ahead = 0;
         while ahead < len {
-            copy::prefetch(first.as_ptr().wrapping_add(ahead));
+            expect_line(first.as_ptr().wrapping_add(ahead));
             ahead += CACHE_LINE_BYTES;
         }
     }
@@ -118,7 +118,7 @@ impl MemifRegion {
     pub(super) fn expect_to_write<const LINES: usize>(&self, offset: usize) {
         let Some(first) = self.locate(offset, LINES * CACHE_LINE_BYTES) else { return };
         for line in 0..LINES {
-            copy::prefetch_to_write(first.as_ptr().wrapping_add(line * CACHE_LINE_BYTES));
+            expect_line_to_write(first.as_ptr().wrapping_add(line * CACHE_LINE_BYTES));
         }
     }
 

@@ -205,7 +205,7 @@ impl MemifRing {
     /// Says that the descriptor will be written soon: a hint.
     #[inline]
     pub(super) fn expect_to_write(&self, index: u16) {
-        super::copy::prefetch_to_write(std::ptr::from_ref(self.descriptor(index)).cast());
+        megapipe_shm::expect_line_to_write(std::ptr::from_ref(self.descriptor(index)).cast());
     }
 
     /// Says whether the producer need not wake us. The fence pairs with the one in
