@@ -14,59 +14,21 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use megapipe_stack::wire::checksum;
 use megapipe_stack::{
-    BufId, Chunk, Config, ConnId, Event, Instant, Medium, Memory, PoolId, Received, Stack,
+    Chunk, Config, ConnId, Event, Instant, Medium, Memory, PoolId, Received, Stack,
 };
+
+#[path = "memory/buffers.rs"]
+mod buffers;
+
+use buffers::Buffers;
 
 const SEGMENTS: usize = 1000;
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
 const BUF_BYTES: usize = 1 << 16;
 
-/// Buffers as plain as can be: what they cost is not the question here.
-struct SendBuffers {
-    bytes: Vec<u8>,
-    free: Vec<u32>,
-}
-
-impl SendBuffers {
-    fn new(count: u32) -> Self {
-        Self { bytes: vec![0; count as usize * BUF_BYTES], free: (0..count).collect() }
-    }
-
-    fn chunk_of(&mut self, bytes: &[u8]) -> Option<Chunk> {
-        let buf = self.alloc(PoolId(0))?;
-        self.copy_in(buf, 0, bytes);
-        Some(Chunk { buf, offset: 0, len: bytes.len() as u32 })
-    }
-}
-
-impl Memory for SendBuffers {
-    fn alloc(&mut self, _pool: PoolId) -> Option<BufId> {
-        self.free.pop().map(BufId)
-    }
-
-    fn free(&mut self, buf: BufId) {
-        self.free.push(buf.0);
-    }
-
-    fn buf_bytes(&self, _buf: BufId) -> u32 {
-        BUF_BYTES as u32
-    }
-
-    fn copy_in(&mut self, buf: BufId, offset: u32, from: &[u8]) -> u16 {
-        let at = buf.0 as usize * BUF_BYTES + offset as usize;
-        self.bytes[at..at + from.len()].copy_from_slice(from);
-        checksum::sum(from)
-    }
-
-    fn copy_out(&self, chunk: Chunk, to: &mut [u8]) -> u16 {
-        let at = chunk.buf.0 as usize * BUF_BYTES + chunk.offset as usize;
-        to.copy_from_slice(&self.bytes[at..at + to.len()]);
-        checksum::sum(to)
-    }
-}
+type SendBuffers = Buffers<BUF_BYTES>;
 
 struct SendingHost {
     stack: Stack,

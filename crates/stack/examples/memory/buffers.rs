@@ -1,18 +1,17 @@
-//! Buffers of one size, as simple as possible.
+//! Buffers of one size, as simple as possible: their cost is not what the programs count.
 
 use megapipe_stack::wire::checksum;
 use megapipe_stack::{BufId, Chunk, Memory, PoolId};
 
-const BUF_BYTES: usize = 2048;
-
-pub(crate) struct Buffers {
+/// Buffers of `BYTES` bytes.
+pub(crate) struct Buffers<const BYTES: usize = 2048> {
     bytes: Vec<u8>,
     free: Vec<u32>,
 }
 
-impl Buffers {
+impl<const BYTES: usize> Buffers<BYTES> {
     pub(crate) fn new(count: u32) -> Self {
-        Self { bytes: vec![0; count as usize * BUF_BYTES], free: (0..count).collect() }
+        Self { bytes: vec![0; count as usize * BYTES], free: (0..count).collect() }
     }
 
     pub(crate) fn chunk_of(&mut self, bytes: &[u8]) -> Option<Chunk> {
@@ -22,7 +21,7 @@ impl Buffers {
     }
 }
 
-impl Memory for Buffers {
+impl<const BYTES: usize> Memory for Buffers<BYTES> {
     fn alloc(&mut self, _pool: PoolId) -> Option<BufId> {
         self.free.pop().map(BufId)
     }
@@ -32,17 +31,17 @@ impl Memory for Buffers {
     }
 
     fn buf_bytes(&self, _buf: BufId) -> u32 {
-        BUF_BYTES as u32
+        BYTES as u32
     }
 
     fn copy_in(&mut self, buf: BufId, offset: u32, from: &[u8]) -> u16 {
-        let at = buf.0 as usize * BUF_BYTES + offset as usize;
+        let at = buf.0 as usize * BYTES + offset as usize;
         self.bytes[at..at + from.len()].copy_from_slice(from);
         checksum::sum(from)
     }
 
     fn copy_out(&self, chunk: Chunk, to: &mut [u8]) -> u16 {
-        let at = chunk.buf.0 as usize * BUF_BYTES + chunk.offset as usize;
+        let at = chunk.buf.0 as usize * BYTES + chunk.offset as usize;
         to.copy_from_slice(&self.bytes[at..at + to.len()]);
         checksum::sum(to)
     }
