@@ -317,13 +317,13 @@ fn memory_bar(bench: &mut Bench) -> Result<BarResult, LayoutError> {
             }
         }
     }
-    let promise = Promise {
-        name: "memory",
-        what: "user-space memory per idle lwsocket connection (resident, serve rpc)",
-        bound: PromisedBound::AtMost(256.0),
-        unit: " B",
-        digits: 0,
-    };
+    let promise = Promise::at_most(
+        "memory",
+        "user-space memory per idle lwsocket connection (resident, serve rpc)",
+        256.0,
+    )
+    .in_unit(" B")
+    .with_digits(0);
     // Some runs may have succeeded before.
     Ok(BarResult { why, ..promise.result(runs, None) })
 }
@@ -386,7 +386,6 @@ fn print_split(points: &[Point]) {
 
 fn c_bar(bench: &Bench) -> BarResult {
     let what = "C over Rust: mp_read and its completion";
-    let promise =
-        Promise { name: "c", what, bound: PromisedBound::AtMost(20.0), unit: " ns", digits: 1 };
+    let promise = Promise::at_most("c", what, 20.0).in_unit(" ns").with_digits(1);
     promise.outcome(c_overhead::nanoseconds(&bench.scratch, bench.effort.runs))
 }

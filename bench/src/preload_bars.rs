@@ -150,14 +150,12 @@ const fn floor(name: &'static str, what: &'static str) -> Promise {
     ratio(name, what, PromisedBound::Floor)
 }
 
-const KERNEL_RULES: Promise = Promise {
-    name: "kernel-rules",
-    what: "redis, all its sockets in the kernel by rules: requests per CPU second over not \
+const KERNEL_RULES: Promise = Promise::at_least(
+    "kernel-rules",
+    "redis, all its sockets in the kernel by rules: requests per CPU second over not \
            preloaded",
-    bound: PromisedBound::AtLeast(0.98),
-    unit: "",
-    digits: 3,
-};
+    0.98,
+);
 
 /// What `--only` takes, in order.
 fn names() -> impl Iterator<Item = &'static str> {

@@ -28,6 +28,27 @@ pub(crate) struct Promise {
 }
 
 impl Promise {
+    /// A number without a unit, written with three digits.
+    const fn new(name: &'static str, what: &'static str, bound: PromisedBound) -> Self {
+        Self { name, what, bound, unit: "", digits: 3 }
+    }
+
+    pub(crate) const fn at_most(name: &'static str, what: &'static str, bound: f64) -> Self {
+        Self::new(name, what, PromisedBound::AtMost(bound))
+    }
+
+    pub(crate) const fn at_least(name: &'static str, what: &'static str, bound: f64) -> Self {
+        Self::new(name, what, PromisedBound::AtLeast(bound))
+    }
+
+    pub(crate) const fn in_unit(self, unit: &'static str) -> Self {
+        Self { unit, ..self }
+    }
+
+    pub(crate) const fn with_digits(self, digits: usize) -> Self {
+        Self { digits, ..self }
+    }
+
     /// What came of the runs; `why` nothing did, if nothing did.
     ///
     /// A run without a finite value (a ratio to a time of 0) makes all of them void: its ratio says
@@ -223,13 +244,7 @@ mod tests {
 
     #[test]
     fn failed_promise_is_not_met_with_reason() {
-        let promise = Promise {
-            name: "x",
-            what: "x",
-            bound: PromisedBound::AtMost(1.0),
-            unit: "",
-            digits: 1,
-        };
+        let promise = Promise::at_most("x", "x", 1.0).with_digits(1);
         let bar = promise.result(Vec::new(), Some("no server".to_owned()));
         assert_eq!((bar.met(), bar.why.as_deref()), (None, Some("no server")));
         assert!(promise.result(Vec::new(), None).why.is_some());

@@ -28,7 +28,7 @@ use crate::{
     layout::LayoutError,
     limits,
     point::Point,
-    promise::{BarResult, Promise, PromisedBound},
+    promise::{BarResult, Promise},
     run::Bench,
     run_args::RunArgs,
     scaling::ScalingSituation,
@@ -78,72 +78,72 @@ struct CostRow {
 const PERSISTENT: &str = "mt-placement";
 const SHORT: &str = "mt-fig7a";
 
-const fn at_most(name: &'static str, what: &'static str, bound: f64) -> Promise {
-    Promise { name, what, bound: PromisedBound::AtMost(bound), unit: "", digits: 3 }
-}
-
 const COSTS: [CostRow; 6] = [
     CostRow {
-        promise: at_most("core", "core over inline on one core, persistent: CPU", 1.2),
+        promise: Promise::at_most("core", "core over inline on one core, persistent: CPU", 1.2),
         load: PERSISTENT,
         one: StackAt::Core,
         other: StackAt::Inline,
     },
     CostRow {
-        promise: at_most("core", "the same, one transaction per connection", 1.3),
+        promise: Promise::at_most("core", "the same, one transaction per connection", 1.3),
         load: SHORT,
         one: StackAt::Core,
         other: StackAt::Inline,
     },
     CostRow {
-        promise: at_most("persistent", "service over core, 64 B, 256 connections: CPU", 1.1),
+        promise: Promise::at_most(
+            "persistent",
+            "service over core, 64 B, 256 connections: CPU",
+            1.1,
+        ),
         load: PERSISTENT,
         one: StackAt::Service,
         other: StackAt::Core,
     },
     CostRow {
-        promise: at_most("persistent", "the same, service over inline", 1.5),
+        promise: Promise::at_most("persistent", "the same, service over inline", 1.5),
         load: PERSISTENT,
         one: StackAt::Service,
         other: StackAt::Inline,
     },
     CostRow {
-        promise: at_most("short", "service with two acceptors over core, 1 per connection", 1.25),
+        promise: Promise::at_most(
+            "short",
+            "service with two acceptors over core, 1 per connection",
+            1.25,
+        ),
         load: SHORT,
         one: StackAt::Service,
         other: StackAt::Core,
     },
     CostRow {
-        promise: at_most("short", "the same, over inline", 1.8),
+        promise: Promise::at_most("short", "the same, over inline", 1.8),
         load: SHORT,
         one: StackAt::Service,
         other: StackAt::Inline,
     },
 ];
 
-const ATTACH: Promise = Promise {
-    name: "attach",
-    what: "from attaching to the answer of the first call, median",
-    bound: PromisedBound::AtMost(1.0),
-    unit: " ms",
-    digits: 3,
-};
+const ATTACH: Promise =
+    Promise::at_most("attach", "from attaching to the answer of the first call, median", 1.0)
+        .in_unit(" ms");
 
-const ATTACH_MEMORY: Promise = Promise {
-    name: "attach",
-    what: "resident memory of an attached idle channel, daemon and application together",
-    bound: PromisedBound::AtMost(1024.0),
-    unit: " KiB",
-    digits: 0,
-};
+const ATTACH_MEMORY: Promise = Promise::at_most(
+    "attach",
+    "resident memory of an attached idle channel, daemon and application together",
+    1024.0,
+)
+.in_unit(" KiB")
+.with_digits(0);
 
-const IDLE: Promise = Promise {
-    name: "idle",
-    what: "idle daemon, 64 applications, 1,000 connections: CPU of its threads",
-    bound: PromisedBound::AtMost(1.0),
-    unit: " %",
-    digits: 2,
-};
+const IDLE: Promise = Promise::at_most(
+    "idle",
+    "idle daemon, 64 applications, 1,000 connections: CPU of its threads",
+    1.0,
+)
+.in_unit(" %")
+.with_digits(2);
 
 /// What `--only` takes, in order.
 fn names() -> impl Iterator<Item = &'static str> {

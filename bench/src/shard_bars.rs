@@ -22,7 +22,7 @@ use crate::{
     measure::{self, Sample},
     point::Point,
     progress::PlanProgress,
-    promise::{BarResult, Promise, PromisedBound},
+    promise::{BarResult, Promise},
     run::Bench,
     run_args::RunArgs,
     scaling::{self, MeasuredCosts, ScalingSituation, costs, model::FrameCosts},
@@ -36,73 +36,58 @@ use std::process::ExitCode;
 const POLLING: StackLink = StackLink::Memif;
 const ASLEEP: StackLink = StackLink::MemifAsleep(LinkSide::Server);
 
-const THREAD: Promise = Promise {
-    name: "thread",
-    what: "placement thread over inline, 64 B, 256 connections: CPU per transaction",
-    bound: PromisedBound::AtMost(1.15),
-    unit: "",
-    digits: 3,
-};
+const THREAD: Promise = Promise::at_most(
+    "thread",
+    "placement thread over inline, 64 B, 256 connections: CPU per transaction",
+    1.15,
+);
 
-const SOCKETS: Promise = Promise {
-    name: "sockets",
-    what: "sockets and epoll over the channel on the same back end: CPU per transaction",
-    bound: PromisedBound::AtMost(1.20),
-    unit: "",
-    digits: 3,
-};
+const SOCKETS: Promise = Promise::at_most(
+    "sockets",
+    "sockets and epoll over the channel on the same back end: CPU per transaction",
+    1.20,
+);
 
-const SHARDS: Promise = Promise {
-    name: "shards",
-    what: "two shards over one, a core of the load for each: transactions a second",
-    bound: PromisedBound::AtLeast(1.9),
-    unit: "",
-    digits: 3,
-};
+const SHARDS: Promise = Promise::at_least(
+    "shards",
+    "two shards over one, a core of the load for each: transactions a second",
+    1.9,
+);
 
-const FAIRNESS: Promise = Promise {
-    name: "fairness",
-    what: "Jain's index, 256 bulk connections",
-    bound: PromisedBound::AtLeast(0.99),
-    unit: "",
-    digits: 4,
-};
+const FAIRNESS: Promise =
+    Promise::at_least("fairness", "Jain's index, 256 bulk connections", 0.99).with_digits(4);
 
-const STEERING: Promise = Promise {
-    name: "steering",
-    what: "software steering: added CPU per frame that another shard reads",
-    bound: PromisedBound::AtMost(60.0),
-    unit: " ns",
-    digits: 1,
-};
+const STEERING: Promise = Promise::at_most(
+    "steering",
+    "software steering: added CPU per frame that another shard reads",
+    60.0,
+)
+.in_unit(" ns")
+.with_digits(1);
 
-const IDLE: Promise = Promise {
-    name: "idle",
-    what: "idle process, placement core: CPU of all its threads",
-    bound: PromisedBound::AtMost(1.0),
-    unit: " %",
-    digits: 2,
-};
+const IDLE: Promise =
+    Promise::at_most("idle", "idle process, placement core: CPU of all its threads", 1.0)
+        .in_unit(" %")
+        .with_digits(2);
 
-const IDLE_SHARDS: Promise = Promise {
-    name: "idle-shards",
-    what: "idle process, two shards on one queue: CPU of its threads, in the worst placement",
-    bound: PromisedBound::AtMost(1.0),
-    unit: " %",
-    digits: 2,
-};
+const IDLE_SHARDS: Promise = Promise::at_most(
+    "idle-shards",
+    "idle process, two shards on one queue: CPU of its threads, in the worst placement",
+    1.0,
+)
+.in_unit(" %")
+.with_digits(2);
 
 /// Where the stack of two idle shards runs.
 const IDLE_PLACEMENTS: [Option<StackPlacement>; 3] =
     [None, Some(StackPlacement::Thread), Some(StackPlacement::Core)];
 
-const CROWD: Promise = Promise {
-    name: "crowd",
-    what: "8,000 connections, 64 B, one transaction each, memif: maximum over median response time",
-    bound: PromisedBound::AtMost(20.0),
-    unit: "",
-    digits: 1,
-};
+const CROWD: Promise = Promise::at_most(
+    "crowd",
+    "8,000 connections, 64 B, one transaction each, memif: maximum over median response time",
+    20.0,
+)
+.with_digits(1);
 
 /// In the order in which they are promised.
 const ROWS: [&Promise; 8] =

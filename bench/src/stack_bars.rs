@@ -266,13 +266,13 @@ impl StackRow {
 }
 
 fn idle_bar(bench: &mut Bench) -> Result<BarResult, LayoutError> {
-    let promise = Promise {
-        name: "idle",
-        what: "idle connection on our stack: the server's resident memory over a million of them",
-        bound: PromisedBound::AtMost(512.0),
-        unit: " B",
-        digits: 0,
-    };
+    let promise = Promise::at_most(
+        "idle",
+        "idle connection on our stack: the server's resident memory over a million of them",
+        512.0,
+    )
+    .in_unit(" B")
+    .with_digits(0);
     bench.layout(1)?;
     let bytes = stack_idle::bytes_per_connection(bench);
     bench.failed |= bytes.is_err();

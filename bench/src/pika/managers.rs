@@ -5,7 +5,7 @@ use super::{Pika, combined, milliseconds};
 use crate::{
     figure::{Figure, FigureSource, FigureTable},
     limits,
-    promise::{Promise, PromisedBound},
+    promise::Promise,
     scaling::service::{Clients, ServiceOutcome, ServiceWorld},
 };
 use megapipe_service::{
@@ -51,13 +51,9 @@ pub(super) fn table3(pika: &mut Pika, figure: &mut Figure) {
         table.row(&managers.to_string(), FigureSource::Simulated, values.map(Some));
     }
     figure.tables.push(table);
-    let promise = Promise {
-        name: "pika-table3",
-        what: "share of a manager's time for offers, 16 managers",
-        bound: PromisedBound::AtMost(0.5),
-        unit: " %",
-        digits: 3,
-    };
+    let promise =
+        Promise::at_most("pika-table3", "share of a manager's time for offers, 16 managers", 0.5)
+            .in_unit(" %");
     pika.promise(promise, share);
     figure.parameters = format!(
         "2 to 16 servers TSnLSnCMn with a web server each, {RATE_PER_SERVER} connections a second \
@@ -185,13 +181,9 @@ pub(super) fn jain(pika: &mut Pika, figure: &mut Figure) {
                     shares (3.3)."
         .to_owned();
     figure.finding = format!("Jain's index {:.5}; in a closed loop {:.5}", indices[0], indices[1]);
-    let promise = Promise {
-        name: "pika-jain",
-        what: "Jain's index of four equal web servers' connections",
-        bound: PromisedBound::AtLeast(0.99),
-        unit: "",
-        digits: 4,
-    };
+    let promise =
+        Promise::at_least("pika-jain", "Jain's index of four equal web servers' connections", 0.99)
+            .with_digits(4);
     pika.promise(promise, indices[0]);
 }
 

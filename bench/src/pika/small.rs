@@ -14,7 +14,7 @@ use crate::{
     figure::{Figure, FigurePlot, FigureSource, FigureTable},
     layout::{self, BenchLayout, LinkChoice},
     limits,
-    promise::{Promise, PromisedBound},
+    promise::Promise,
     scaling::service::{
         Clients, ConnectionDistribution, ServiceOutcome, ServiceWorld, measured_outcome,
     },
@@ -136,21 +136,20 @@ pub(super) fn small(pika: &mut Pika, figure: &mut Figure) {
     pika.measured_promise(SHARE, apart);
 }
 
-const P95: Promise = Promise {
-    name: "pika-small-p95",
-    what: "p95 under imbalanced load: simulated and measured, the larger over the smaller",
-    bound: PromisedBound::AtMost(1.5),
-    unit: "",
-    digits: 2,
-};
+const P95: Promise = Promise::at_most(
+    "pika-small-p95",
+    "p95 under imbalanced load: simulated and measured, the larger over the smaller",
+    1.5,
+)
+.with_digits(2);
 
-const SHARE: Promise = Promise {
-    name: "pika-small-share",
-    what: "share of each web server: simulated and measured, the largest difference",
-    bound: PromisedBound::AtMost(10.0),
-    unit: " points",
-    digits: 1,
-};
+const SHARE: Promise = Promise::at_most(
+    "pika-small-share",
+    "share of each web server: simulated and measured, the largest difference",
+    10.0,
+)
+.in_unit(" points")
+.with_digits(1);
 
 fn parameters() -> String {
     format!(

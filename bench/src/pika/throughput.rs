@@ -35,13 +35,8 @@ pub(super) fn fig4a(pika: &mut Pika, figure: &mut Figure) {
                     and one web server of the same simulation times their number, which asks for \
                     more."
             .to_owned();
-    let promise = Promise {
-        name: "pika-fig4a",
-        what: "requests a second on 32 + 32 cores over the ideal",
-        bound: PromisedBound::AtLeast(0.9),
-        unit: "",
-        digits: 3,
-    };
+    let promise =
+        Promise::at_least("pika-fig4a", "requests a second on 32 + 32 cores over the ideal", 0.9);
     pika.promise(promise, share);
 }
 

@@ -16,7 +16,7 @@ use crate::{
     limits,
     preload_library::{self, PreloadLibrary, run_words},
     process::{ChildProcess, find_program},
-    promise::{BarResult, Promise, PromisedBound},
+    promise::{BarResult, Promise},
     run::Bench,
     server,
     stack_link::StackLink,
@@ -41,7 +41,7 @@ pub(super) const PROMISES: [Promise; 2] = [
 ];
 
 const fn at_most(what: &'static str, bound: f64, unit: &'static str) -> Promise {
-    Promise { name: NAME, what, bound: PromisedBound::AtMost(bound), unit, digits: 1 }
+    Promise::at_most(NAME, what, bound).in_unit(unit).with_digits(1)
 }
 
 /// What one run of a build came to.

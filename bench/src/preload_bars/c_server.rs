@@ -13,7 +13,7 @@ use crate::{
     layout::LayoutError,
     point::BarServer,
     preload_library::{PreloadLibrary, run_words},
-    promise::{BarResult, Promise, PromisedBound},
+    promise::{BarResult, Promise},
     run::Bench,
     stack_link::StackLink,
 };
@@ -29,7 +29,7 @@ pub(super) const PROMISES: [Promise; 2] = [
 ];
 
 const fn at_most(name: &'static str, what: &'static str, bound: f64) -> Promise {
-    Promise { name, what, bound: PromisedBound::AtMost(bound), unit: "", digits: 2 }
+    Promise::at_most(name, what, bound).with_digits(2)
 }
 
 const NAME: &str = "bsd_web_server";

@@ -128,15 +128,13 @@ impl StackSamples {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::promise::PromisedBound;
 
     fn samples(stack: ProgramStack, costs: &[f64], idle_share: f64) -> StackSamples {
         let sample = |&cpu_us| ProgramSample { requests_per_s: 1e5, cpu_us, idle_share };
         StackSamples { stack, samples: costs.iter().map(sample).collect(), why: None }
     }
 
-    const PROMISE: Promise =
-        Promise { name: "x", what: "x", bound: PromisedBound::AtLeast(5.5), unit: "", digits: 2 };
+    const PROMISE: Promise = Promise::at_least("x", "x", 5.5).with_digits(2);
 
     #[test]
     fn ratios_are_taken_run_by_run_and_of_medians() {

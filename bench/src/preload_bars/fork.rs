@@ -13,7 +13,7 @@ use crate::{
     limits,
     preload_library::{self, PreloadLibrary, run_words},
     process::{ChildProcess, find_program},
-    promise::{BarResult, Promise, PromisedBound},
+    promise::{BarResult, Promise},
     run::Bench,
     server,
     stack_link::StackLink,
@@ -24,13 +24,12 @@ use std::{
     process::{Command, Stdio},
 };
 
-pub(super) const PROMISE: Promise = Promise {
-    name: "fork",
-    what: "fork on service, 10,000 connections: messages and descriptors more than with one",
-    bound: PromisedBound::AtMost(0.0),
-    unit: "",
-    digits: 0,
-};
+pub(super) const PROMISE: Promise = Promise::at_most(
+    "fork",
+    "fork on service, 10,000 connections: messages and descriptors more than with one",
+    0.0,
+)
+.with_digits(0);
 
 const SOURCE: &str = include_str!("fork_cost.c");
 

@@ -9,7 +9,7 @@ use crate::{
     layout::LayoutError,
     limits,
     preload_library::PreloadLibrary,
-    promise::{BarResult, Promise, PromisedBound},
+    promise::{BarResult, Promise},
     run::Bench,
 };
 use std::{
@@ -19,13 +19,13 @@ use std::{
     time::Instant,
 };
 
-pub(super) const PROMISE: Promise = Promise {
-    name: "null-read",
-    what: "read of /dev/null, preloaded over not: time added to a call",
-    bound: PromisedBound::AtMost(10.0),
-    unit: " ns",
-    digits: 1,
-};
+pub(super) const PROMISE: Promise = Promise::at_most(
+    "null-read",
+    "read of /dev/null, preloaded over not: time added to a call",
+    10.0,
+)
+.in_unit(" ns")
+.with_digits(1);
 
 /// Options of `megapipe bench null-read`.
 #[derive(Clone, Copy, Debug, clap::Args)]

@@ -12,7 +12,7 @@ use crate::{
     point::{field, kibibytes},
     preload_library::PreloadLibrary,
     process::find_program,
-    promise::{BarResult, Promise, PromisedBound},
+    promise::{BarResult, Promise},
     run::Bench,
 };
 use std::{
@@ -24,7 +24,7 @@ use std::{
 pub(super) const NAME: &str = "start";
 
 const fn at_most(what: &'static str, bound: f64, unit: &'static str, digits: usize) -> Promise {
-    Promise { name: NAME, what, bound: PromisedBound::AtMost(bound), unit, digits }
+    Promise::at_most(NAME, what, bound).in_unit(unit).with_digits(digits)
 }
 
 pub(super) const PROMISES: [Promise; 3] = [

@@ -16,7 +16,7 @@ use crate::{
     limits,
     preload_library::PreloadLibrary,
     process::{ChildProcess, find_program},
-    promise::{BarResult, Promise, PromisedBound},
+    promise::{BarResult, Promise},
     run::Bench,
 };
 use std::{
@@ -25,13 +25,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub(super) const PROMISE: Promise = Promise {
-    name: "syscalls",
-    what: "redis on local, GET at full load: system calls for a request",
-    bound: PromisedBound::AtMost(0.1),
-    unit: "",
-    digits: 3,
-};
+pub(super) const PROMISE: Promise = Promise::at_most(
+    "syscalls",
+    "redis on local, GET at full load: system calls for a request",
+    0.1,
+);
 
 const HEADER: &str = include_str!("system_call_counter.h");
 
