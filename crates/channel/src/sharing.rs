@@ -71,7 +71,7 @@ impl<T> Channel<T> {
         self.check_fork()?;
         #[cfg(feature = "local")]
         if self.is_shareable() {
-            return self.adopt_on_service(cookie, |server| server.adopt_token(token));
+            return self.adopt_on_service(cookie, |lanes| lanes.adopt_token(token));
         }
         let _ = (token, cookie);
         Err(self.cannot_share())
@@ -181,7 +181,7 @@ impl<T> Channel<T> {
     ) -> Result<Handle, ShareError> {
         self.check_fork()?;
         match self.is_shareable() {
-            true => self.adopt_on_service(cookie, |server| server.adopt_inherited(name)),
+            true => self.adopt_on_service(cookie, |lanes| lanes.adopt_inherited(name)),
             false => Err(self.cannot_share()),
         }
     }

@@ -177,11 +177,11 @@ impl<H: StackHandle + ?Sized> Local<H> {
         slot: u32,
         conn: ConnId,
     ) -> Result<OwnedFd, MoveError> {
-        self.server.move_out(conn).map_err(MoveError::Service)?;
+        self.server.lanes().and_then(|it| it.move_out(conn)).map_err(MoveError::Service)?;
         self.settle_events(state);
         let ahead = state.take_unread(slot);
         let unread: Vec<u8> = ahead.iter().flat_map(|bytes| bytes.iter().copied()).collect();
-        let moved = self.server.finish_move(conn, &unread);
+        let moved = self.server.lanes().and_then(|it| it.finish_move(conn, &unread));
         self.server.forget_moved(conn);
         self.disown(conn);
         state.slot(slot).target = Target::None;
@@ -202,9 +202,9 @@ impl<H: StackHandle + ?Sized> Local<H> {
         conn: ConnId,
     ) -> Result<OwnedFd, OpError> {
         if self.server.is_session() {
-            let moved = self.server.move_out(conn);
+            let moved = self.server.lanes().and_then(|lanes| lanes.move_out(conn));
             let moved = match moved {
-                Ok(()) => self.server.finish_move(conn, &[]),
+                Ok(()) => self.server.lanes().and_then(|lanes| lanes.finish_move(conn, &[])),
                 Err(refusal) => {
                     self.server.abort(self.now, conn);
                     Err(refusal)
@@ -326,7 +326,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
             return Err((fd, not_shared(error)));
         }
         if self.server.is_session() {
-            return match self.server.take_over(fd.as_fd()) {
+            return match self.server.polling_lanes().and_then(|lanes| lanes.take_over(fd.as_fd())) {
                 Ok(entered) => {
                     self.adopt(state, slot, entered);
                     Ok(())

@@ -145,12 +145,12 @@ impl<H: StackHandle + ?Sized> Local<H> {
                 }
                 Err(error) => {
                     self.give_port_back(port, &sockets(state.peek(slot)));
-                    passed.into_iter().for_each(|cookie| self.server.forget_passed(cookie));
+                    self.forget_passed(passed);
                     return Err(not_listening(error));
                 }
             }
         }
-        passed.into_iter().for_each(|cookie| self.server.forget_passed(cookie));
+        self.forget_passed(passed);
         self.registered_ports.push(port);
         Ok(())
     }
@@ -163,15 +163,23 @@ impl<H: StackHandle + ?Sized> Local<H> {
         silent: &[SocketAddr],
     ) -> Result<Option<u64>, RegisterError> {
         let kernel = |what| move |source| RegisterError::Kernel { what, source };
-        let passed = self.server.pass_listener(sockets).map_err(|refusal| {
-            let kind = io::Error::from_raw_os_error(refusal.raw_os_error()).kind();
-            kernel("the service does not take its port")(io::Error::new(kind, refusal))
-        })?;
-        if passed.is_none() {
+        if !self.server.is_session() {
             self.silence(sockets, silent)
                 .map_err(kernel("cannot keep the kernel silent at its port"))?;
+            return Ok(None);
         }
-        Ok(passed)
+        let passed = self.server.lanes().and_then(|lanes| lanes.pass_listener(sockets));
+        passed.map(Some).map_err(|refusal| {
+            let kind = io::Error::from_raw_os_error(refusal.raw_os_error()).kind();
+            kernel("the service does not take its port")(io::Error::new(kind, refusal))
+        })
+    }
+
+    /// No listener is to be at passed sockets any more but those that are.
+    fn forget_passed(&mut self, cookie: Option<u64>) {
+        if let (Some(cookie), Ok(lanes)) = (cookie, self.server.lanes()) {
+            lanes.forget_port(cookie);
+        }
     }
 
     /// The daemon has ended: the kernel serves the ports until another one runs.

@@ -8,15 +8,14 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use megapipe_link::{Caps, LinkError};
 use megapipe_service::limits::SPIN_DEFAULT;
 use megapipe_service::{
-    AcceptorId, AdaptiveSpin, AdoptedEndpoint, ConnectStart, LaneSet, MoveRefusal, Next, NotShared,
-    PortError, RemoteConfig, RemoteCounters, RemoteEvent, SharedConn, SharedDatagram,
-    SharedEndpoint, Sharing, start_remote,
+    AcceptorId, AdaptiveSpin, ConnectStart, LaneSet, MoveRefusal, Next, NotShared, PortError,
+    RemoteConfig, RemoteCounters, RemoteEvent, Sharing, start_remote,
 };
 use megapipe_stack::{
     Arrival, BindError, Chunk, ConnId, ConnInfo, ConnOption, ConnectError, DatagramId,
@@ -66,11 +65,6 @@ impl Remote {
         if self.session.as_mut().is_some_and(|session| session.is_look_due(now)) {
             self.client.look_for_server();
         }
-    }
-
-    /// Checks that the server polls, for a connection that is to move to it or from it.
-    fn check_moves(&mut self) -> Result<(), MoveRefusal> {
-        self.client.check().map_err(|_gone| MoveRefusal::gone())
     }
 
     /// Copies a received chunk into the channel's memory, which has room for it
@@ -338,89 +332,8 @@ impl StackHandle for Remote {
         self.client.send_datagrams(endpoint, destination, (payload.as_slice(), segment_len))
     }
 
-    fn move_out(&mut self, conn: ConnId) -> Result<(), MoveRefusal> {
-        self.client.move_out(conn)
-    }
-
-    fn finish_move(&mut self, conn: ConnId, unread: &[u8]) -> Result<OwnedFd, MoveRefusal> {
-        self.client.finish_move(conn, unread)
-    }
-
-    fn share_conns(&mut self, conn: Option<ConnId>) -> Result<OwnedFd, MoveRefusal> {
-        self.check_moves()?;
-        self.client.share_conns(conn)
-    }
-
-    fn give_bytes_back(&mut self, conn: ConnId, bytes: &[u8]) -> Result<(), (usize, MoveRefusal)> {
-        self.client.give_bytes_back(conn, bytes)
-    }
-
-    fn shared_name(&mut self, conn: ConnId) -> Option<SharedConn> {
-        self.client.shared_name(conn)
-    }
-
-    fn adopt_token(&mut self, token: BorrowedFd<'_>) -> Result<ConnId, MoveRefusal> {
-        self.check_moves()?;
-        self.client.adopt_token(token)
-    }
-
-    fn adopt_inherited(&mut self, name: SharedConn) -> Result<ConnId, MoveRefusal> {
-        self.check_moves()?;
-        self.client.adopt_inherited(name)
-    }
-
-    fn share_endpoints(&mut self, endpoints: &[DatagramId]) -> Result<OwnedFd, MoveRefusal> {
-        self.check_moves()?;
-        self.client.share_endpoints(endpoints)
-    }
-
-    fn adopt_token_endpoints(
-        &mut self,
-        token: BorrowedFd<'_>,
-    ) -> Result<Vec<AdoptedEndpoint>, MoveRefusal> {
-        self.check_moves()?;
-        self.client.adopt_token_endpoints(token)
-    }
-
-    fn shared_endpoint_name(&mut self, endpoint: DatagramId) -> Option<SharedEndpoint> {
-        self.client.shared_endpoint_name(endpoint)
-    }
-
-    fn adopt_inherited_endpoint(
-        &mut self,
-        name: SharedEndpoint,
-    ) -> Result<DatagramId, MoveRefusal> {
-        self.check_moves()?;
-        self.client.adopt_inherited_endpoint(name)
-    }
-
-    fn take_datagram(
-        &mut self,
-        endpoint: DatagramId,
-        keeps: bool,
-    ) -> Option<Option<(SharedDatagram, u32)>> {
-        self.client.take_datagram(endpoint, keeps)
-    }
-
-    fn await_datagram(&mut self, endpoint: DatagramId) -> Option<u32> {
-        self.client.await_datagram(endpoint).ok()
-    }
-
-    fn give_datagram_back(
-        &mut self,
-        endpoint: DatagramId,
-        datagram: &SharedDatagram,
-    ) -> Result<(), MoveRefusal> {
-        self.client.give_datagram_back(endpoint, datagram)
-    }
-
-    fn take_over(&mut self, fd: BorrowedFd<'_>) -> Result<(ConnId, Vec<u8>), MoveRefusal> {
-        self.check_moves()?;
-        self.client.take_over(fd)
-    }
-
-    fn pass_listener(&mut self, sockets: &[BorrowedFd<'_>]) -> Result<Option<u64>, MoveRefusal> {
-        self.session.as_ref().map(|_| self.client.pass_listener(sockets)).transpose()
+    fn lanes(&mut self) -> Result<&mut LaneSet, MoveRefusal> {
+        Ok(&mut self.client)
     }
 
     fn listen_passed(
@@ -431,10 +344,6 @@ impl StackHandle for Remote {
         sharing: Sharing,
     ) -> Result<ListenerId, PortError<ListenError>> {
         self.client.listen_passed(at, backlog, sharing)
-    }
-
-    fn forget_passed(&mut self, cookie: u64) {
-        self.client.forget_port(cookie);
     }
 
     fn shared_interface(&self) -> Result<u32, NotShared> {

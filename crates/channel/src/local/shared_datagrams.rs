@@ -39,7 +39,7 @@ impl<T> Channel<T> {
         let Self { driver, state, .. } = self;
         let local = driver.local()?;
         let endpoint = local.endpoint(state, index)?;
-        local.server.shared_endpoint_name(endpoint)
+        local.server.lanes().ok()?.shared_endpoint_name(endpoint)
     }
 
     pub(crate) fn endpoint_names_on_service(&mut self) -> Vec<SharedEndpoint> {
@@ -48,8 +48,8 @@ impl<T> Channel<T> {
         let owned: Vec<DatagramId> = owned
             .map(|(owner, index)| DatagramId { index, generation: owner.generation })
             .collect();
-        let names = owned.into_iter().filter_map(|it| local.server.shared_endpoint_name(it));
-        names.collect()
+        let Ok(lanes) = local.server.lanes() else { return Vec::new() };
+        owned.into_iter().filter_map(|it| lanes.shared_endpoint_name(it)).collect()
     }
 
     pub(crate) fn adopt_endpoint_on_service(
@@ -59,8 +59,9 @@ impl<T> Channel<T> {
     ) -> Result<Handle, ShareError> {
         let Self { driver, state, .. } = self;
         let local = driver.local().ok_or(ShareError::NotEstablished)?;
-        let adopted = local.server.adopt_inherited_endpoint(name).map_err(ShareError::Service)?;
-        local.adopt_endpoint(state, adopted, cookie)
+        let lanes = local.server.polling_lanes();
+        let adopted = lanes.and_then(|lanes| lanes.adopt_inherited_endpoint(name));
+        local.adopt_endpoint(state, adopted.map_err(ShareError::Service)?, cookie)
     }
 
     pub(crate) fn share_endpoints_on_service(
@@ -74,9 +75,10 @@ impl<T> Channel<T> {
             local.endpoint(state, index).ok_or(ShareError::NotEstablished)
         });
         let endpoints: Vec<DatagramId> = endpoints.collect::<Result<_, ShareError>>()?;
-        let shared = local.server.share_endpoints(&endpoints).map_err(ShareError::Service);
+        let lanes = local.server.polling_lanes();
+        let shared = lanes.and_then(|lanes| lanes.share_endpoints(&endpoints));
         local.settle_events(state);
-        shared
+        shared.map_err(ShareError::Service)
     }
 
     pub(crate) fn adopt_endpoints_on_service(
@@ -85,7 +87,8 @@ impl<T> Channel<T> {
     ) -> Result<Vec<AdoptedDatagramSocket>, ShareError> {
         let Self { driver, state, .. } = self;
         let local = driver.local().ok_or(ShareError::NotEstablished)?;
-        let adopted = local.server.adopt_token_endpoints(token).map_err(ShareError::Service)?;
+        let lanes = local.server.polling_lanes().map_err(ShareError::Service)?;
+        let adopted = lanes.adopt_token_endpoints(token).map_err(ShareError::Service)?;
         let mut sockets: Vec<AdoptedDatagramSocket> = Vec::new();
         let mut error = None;
         for (endpoint, address, peer) in adopted {
@@ -114,7 +117,8 @@ impl<T> Channel<T> {
         let Self { driver, state, .. } = self;
         let local = driver.local()?;
         let endpoint = local.endpoint(state, index)?;
-        let Some((taken, waiting)) = local.server.take_datagram(endpoint, keeps)? else {
+        let Some((taken, waiting)) = local.server.lanes().ok()?.take_datagram(endpoint, keeps)?
+        else {
             return Some(None);
         };
         let SharedDatagram { from, arrival, bytes } = taken;
@@ -132,7 +136,7 @@ impl<T> Channel<T> {
         let Self { driver, state, .. } = self;
         let local = driver.local()?;
         let endpoint = local.endpoint(state, index)?;
-        local.server.await_datagram(endpoint)
+        local.server.lanes().ok()?.await_datagram(endpoint).ok()
     }
 
     pub(crate) fn give_datagrams_back_to_service(
@@ -156,7 +160,8 @@ impl<T> Channel<T> {
         // Each goes before those that were given back earlier.
         let all: Vec<SharedDatagram> = seen.chain(waiting).collect();
         let mut newest_first = all.iter().rev();
-        let given = newest_first.try_for_each(|it| local.server.give_datagram_back(endpoint, it));
+        let given =
+            newest_first.try_for_each(|it| local.server.lanes()?.give_datagram_back(endpoint, it));
         given.map_err(ShareError::Service)
     }
 }

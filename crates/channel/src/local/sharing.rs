@@ -7,7 +7,7 @@
 
 use std::os::fd::OwnedFd;
 
-use megapipe_service::{MoveRefusal, SharedConn};
+use megapipe_service::{LaneSet, MoveRefusal, SharedConn};
 use megapipe_stack::ConnId;
 
 use super::{Local, StackHandle};
@@ -17,9 +17,6 @@ use crate::error::{Limit, Misuse, OpError, ShareError};
 use crate::handle::Handle;
 use crate::slot::{Kind, Receiving, SlotPhase, StreamEnd, Target};
 use crate::state::State;
-
-/// The server of a driver, behind its placement.
-type AnyServer<'driver> = &'driver mut dyn StackHandle;
 
 impl<T> Channel<T> {
     pub(crate) fn share_on_service(
@@ -39,7 +36,7 @@ impl<T> Channel<T> {
     pub(crate) fn share_all_on_service(&mut self) -> Result<OwnedFd, ShareError> {
         let Self { driver, state, .. } = self;
         let local = driver.local().ok_or(ShareError::NotEstablished)?;
-        let shared = local.server.share_conns(None);
+        let shared = local.server.polling_lanes().and_then(|lanes| lanes.share_conns(None));
         local.withholds = true;
         local.settle_events(state);
         local.withholds = shared.is_ok();
@@ -64,7 +61,8 @@ impl<T> Channel<T> {
         let owned: Vec<ConnId> = owned
             .map(|(index, owner)| ConnId { index: index as u32, generation: owner.generation })
             .collect();
-        owned.into_iter().filter_map(|conn| local.server.shared_name(conn)).collect()
+        let Ok(lanes) = local.server.lanes() else { return Vec::new() };
+        owned.into_iter().filter_map(|conn| lanes.shared_name(conn)).collect()
     }
 
     pub(crate) fn set_withholding(&mut self, on: bool) {
@@ -84,7 +82,8 @@ impl<T> Channel<T> {
         let Self { driver, state, .. } = self;
         let local = driver.local().ok_or(ShareError::NotEstablished)?;
         let conn = local.conn(state, index).ok_or(ShareError::NotEstablished)?;
-        let withheld = local.server.give_bytes_back(conn, &[]);
+        let lanes = local.server.lanes().map_err(ShareError::Service)?;
+        let withheld = lanes.give_bytes_back(conn, &[]);
         withheld.map_err(|(_, refusal)| ShareError::Service(refusal))?;
         local.settle_events(state);
         withhold(state, index);
@@ -105,13 +104,13 @@ impl<T> Channel<T> {
         let Self { driver, state, .. } = self;
         let local = driver.local()?;
         let conn = local.conn(state, index)?;
-        local.server.shared_name(conn)
+        local.server.lanes().ok()?.shared_name(conn)
     }
 
     pub(crate) fn adopt_on_service(
         &mut self,
         cookie: u64,
-        adopt: impl FnOnce(AnyServer<'_>) -> Result<ConnId, MoveRefusal>,
+        adopt: impl FnOnce(&mut LaneSet) -> Result<ConnId, MoveRefusal>,
     ) -> Result<Handle, ShareError> {
         let Self { driver, state, .. } = self;
         let local = driver.local().ok_or(ShareError::NotEstablished)?;
@@ -119,7 +118,7 @@ impl<T> Channel<T> {
             return Err(Limit::Handles.into());
         }
         let index = state.allocate(Kind::Tcp, cookie)?;
-        match adopt(&mut local.server) {
+        match local.server.polling_lanes().and_then(adopt) {
             Ok(conn) if local.slot_of(conn).is_some() => {
                 state.retire(index);
                 state.release(index);
@@ -161,7 +160,8 @@ impl<H: StackHandle + ?Sized> Local<H> {
         if state.peek(slot).phase != SlotPhase::Open {
             return Err(ShareError::NotEstablished);
         }
-        let token = self.server.share_conns(Some(conn)).map_err(ShareError::Service)?;
+        let token = self.server.polling_lanes().and_then(|lanes| lanes.share_conns(Some(conn)));
+        let token = token.map_err(ShareError::Service)?;
         self.settle_events(state);
         if !keeps_reading {
             withhold(state, slot);
@@ -197,7 +197,8 @@ impl<H: StackHandle + ?Sized> Local<H> {
         }
         let bytes = seen.iter().chain(unread.iter().flat_map(|bytes| bytes.iter()));
         let bytes: Vec<u8> = bytes.copied().collect();
-        let (left, refusal) = match self.server.give_bytes_back(conn, &bytes) {
+        let lanes = self.server.lanes().map_err(|refusal| (bytes.len(), refusal));
+        let (left, refusal) = match lanes.and_then(|it| it.give_bytes_back(conn, &bytes)) {
             Ok(()) => return Ok(()),
             Err(refused) => refused,
         };

@@ -21,14 +21,13 @@
 //! Read first: `megapipe_service::Server`, for the meaning of each call.
 
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use megapipe_link::{Caps, LinkError};
 use megapipe_service::{
-    AcceptorId, AdoptedEndpoint, Clock, Frames, MoveRefusal, Next, NotShared, PortError,
-    RemoteCounters, RemoteError, RemoteEvent, Server, ServerConfig, SharedConn, SharedDatagram,
-    SharedEndpoint, Sharing, Slept,
+    AcceptorId, Clock, Frames, LaneSet, MoveRefusal, Next, NotShared, PortError, RemoteCounters,
+    RemoteError, RemoteEvent, Server, ServerConfig, Sharing, Slept,
 };
 use megapipe_stack::{
     Chunk, ConnId, DatagramId, Departure, Instant, ListenError, ListenerId, OperationError,
@@ -301,148 +300,23 @@ pub(crate) trait StackHandle: ServerCalls {
         Err(NotShared::OtherThread)
     }
 
-    /// Makes a token that owns a connection of a daemon too, or all of the channel's.
+    /// Returns the lanes to a server behind rings, for calls that only a daemon's stack executes:
+    /// connections and endpoints of several processes, moves between the kernel and the daemon.
     ///
     /// # Errors
-    /// The daemon's refusal. By default there is no daemon.
-    fn share_conns(&mut self, _conn: Option<ConnId>) -> Result<OwnedFd, MoveRefusal> {
+    /// By default the server is in this process.
+    fn lanes(&mut self) -> Result<&mut LaneSet, MoveRefusal> {
         Err(MoveRefusal::gone())
     }
 
-    /// Gives received bytes of a shared connection back to a daemon.
+    /// As [`StackHandle::lanes`], if the server still polls.
     ///
     /// # Errors
-    /// How many of them, from the first on, were not taken, and the daemon's refusal. By default
-    /// there is no daemon.
-    fn give_bytes_back(&mut self, _conn: ConnId, bytes: &[u8]) -> Result<(), (usize, MoveRefusal)> {
-        Err((bytes.len(), MoveRefusal::gone()))
-    }
-
-    /// The name of a connection for a process that inherits it. `None`, by default: there is no
-    /// daemon.
-    fn shared_name(&mut self, _conn: ConnId) -> Option<SharedConn> {
-        None
-    }
-
-    /// Adopts the connection of a daemon that a token stands for.
-    ///
-    /// # Errors
-    /// The daemon's refusal. By default there is no daemon.
-    fn adopt_token(&mut self, _token: BorrowedFd<'_>) -> Result<ConnId, MoveRefusal> {
-        Err(MoveRefusal::gone())
-    }
-
-    /// Adopts a connection of the token by which the channel was attached to a daemon.
-    ///
-    /// # Errors
-    /// The daemon's refusal. By default there is no daemon.
-    fn adopt_inherited(&mut self, _name: SharedConn) -> Result<ConnId, MoveRefusal> {
-        Err(MoveRefusal::gone())
-    }
-
-    /// Makes a token that owns endpoints of a daemon too. Their datagrams wait at the daemon from
-    /// then on, also if this fails for another of them ([`StackHandle::await_datagram`]).
-    ///
-    /// # Errors
-    /// The daemon's refusal. By default there is no daemon.
-    fn share_endpoints(&mut self, _endpoints: &[DatagramId]) -> Result<OwnedFd, MoveRefusal> {
-        Err(MoveRefusal::gone())
-    }
-
-    /// Adopts the endpoints of a daemon that a token stands for. Returns those that the channel
-    /// owns already, too.
-    ///
-    /// # Errors
-    /// The daemon's refusal. By default there is no daemon.
-    fn adopt_token_endpoints(
-        &mut self,
-        _token: BorrowedFd<'_>,
-    ) -> Result<Vec<AdoptedEndpoint>, MoveRefusal> {
-        Err(MoveRefusal::gone())
-    }
-
-    /// The name of an endpoint for a process that inherits it. `None`, by default: no daemon shares
-    /// endpoints.
-    fn shared_endpoint_name(&mut self, _endpoint: DatagramId) -> Option<SharedEndpoint> {
-        None
-    }
-
-    /// As [`StackHandle::adopt_inherited`], of an endpoint.
-    ///
-    /// # Errors
-    /// As there.
-    fn adopt_inherited_endpoint(
-        &mut self,
-        _name: SharedEndpoint,
-    ) -> Result<DatagramId, MoveRefusal> {
-        Err(MoveRefusal::gone())
-    }
-
-    /// Takes the first datagram that waits at a daemon for the owners of an endpoint, or a copy of
-    /// it; and 1 more than the bytes of the first one that waits then, or 0. The inner `None`: none
-    /// waits, and [`RemoteEvent::DatagramWaits`] reports the next one that arrives. The outer, by
-    /// default: datagrams of the endpoint do not wait at a daemon.
-    fn take_datagram(
-        &mut self,
-        _endpoint: DatagramId,
-        _keeps: bool,
-    ) -> Option<Option<(SharedDatagram, u32)>> {
-        None
-    }
-
-    /// Returns 1 more than the bytes of the first datagram that waits at a daemon for the owners of
-    /// an endpoint, or 0. As [`StackHandle::take_datagram`], otherwise. `None`, by default: they
-    /// do not wait at a daemon.
-    fn await_datagram(&mut self, _endpoint: DatagramId) -> Option<u32> {
-        None
-    }
-
-    /// Gives a received datagram back to a daemon: it is the first that waits.
-    ///
-    /// # Errors
-    /// The daemon's refusal. By default there is no daemon.
-    fn give_datagram_back(
-        &mut self,
-        _endpoint: DatagramId,
-        _datagram: &SharedDatagram,
-    ) -> Result<(), MoveRefusal> {
-        Err(MoveRefusal::gone())
-    }
-
-    /// Takes a connection out of a daemon's stack, for [`StackHandle::finish_move`].
-    ///
-    /// # Errors
-    /// The daemon's refusal; the connection is as it was. By default there is no daemon.
-    fn move_out(&mut self, _conn: ConnId) -> Result<(), MoveRefusal> {
-        Err(MoveRefusal::gone())
-    }
-
-    /// Makes a kernel socket of the connection that was moved out, with bytes that were received
-    /// and not read.
-    ///
-    /// # Errors
-    /// The daemon's refusal; the connection was reset.
-    fn finish_move(&mut self, _conn: ConnId, _unread: &[u8]) -> Result<OwnedFd, MoveRefusal> {
-        Err(MoveRefusal::gone())
-    }
-
-    /// Takes a connection of the kernel's into a daemon's stack, and the bytes that the kernel had
-    /// received. The kernel's socket is gone then.
-    ///
-    /// # Errors
-    /// The daemon's refusal; the kernel goes on with the connection.
-    fn take_over(&mut self, _fd: BorrowedFd<'_>) -> Result<(ConnId, Vec<u8>), MoveRefusal> {
-        Err(MoveRefusal::gone())
-    }
-
-    /// Passes sockets of the program that listen at one port to a daemon, whose stack is to serve
-    /// it. Returns their cookie, until [`StackHandle::forget_passed`]; `None`, the default: the
-    /// stack is not a daemon's.
-    ///
-    /// # Errors
-    /// The daemon's refusal; the kernel goes on with the port.
-    fn pass_listener(&mut self, _sockets: &[BorrowedFd<'_>]) -> Result<Option<u64>, MoveRefusal> {
-        Ok(None)
+    /// As there, or the server is gone.
+    fn polling_lanes(&mut self) -> Result<&mut LaneSet, MoveRefusal> {
+        let lanes = self.lanes()?;
+        lanes.check().map_err(|_gone| MoveRefusal::gone())?;
+        Ok(lanes)
     }
 
     /// As [`ServerCalls::listen`], at sockets that were passed with a cookie.
@@ -458,9 +332,6 @@ pub(crate) trait StackHandle: ServerCalls {
     ) -> Result<ListenerId, PortError<ListenError>> {
         self.listen(now, local, backlog, sharing)
     }
-
-    /// No listener is to be at passed sockets any more but those that are.
-    fn forget_passed(&mut self, _cookie: u64) {}
 
     /// Index of the interface whose address the link shares with the kernel; 0 where a daemon knows
     /// it.
