@@ -456,7 +456,7 @@ static void datagrams_shut_down(void) {
     close(pair.here), close(pair.there);
 }
 
-/* A port that was chosen belongs to its connection, one that the program asked for to the socket. */
+/* A port that was chosen belongs to its connection; one that was asked for, to the socket. */
 static void binds_after_connecting(void) {
     int listening = listener();
     struct sockaddr_in to = name_of(listening), nowhere = to, own = to;

@@ -147,8 +147,8 @@ static inline struct slot *pick(int kinds) {
     return NULL;
 }
 
-/* The events of a file that all stacks report; NULL: of one that has no slot any more. On the back end `kernel` calls alone return a reset
- * behind the program's own end of both directions. */
+/* The events of a file that all stacks report; NULL: of one that has no slot any more. On the back
+ * end `kernel` calls alone return a reset behind the program's own end of both directions. */
 static inline uint32_t common_events(const struct file *file, uint32_t events) {
     bool has_ended = !file || file->shut == 3;
     return has_ended ? events & ~(uint32_t)POLLERR : events;

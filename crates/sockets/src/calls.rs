@@ -28,37 +28,19 @@ mod send;
 
 use connect::ConnectAttempt;
 pub use poll::{FdSet, PollFd};
-use poll::{PollTime, SelectCall};
+use poll::{PollTime, SelectCall, or_interrupted};
 use receive::Receive;
 
 use crate::attempt::{Attempt, Wait};
+use crate::call_runner::CallRunner;
 use crate::descriptors::Fd;
 use crate::error::Error;
 use crate::flags::{EpollEvent, EpollOp, MsgFlags, OpenFlags};
 use crate::foreign_fds::{AnyFd, KernelPoll};
 use crate::gather::{MessageTarget, ReceivePieces, ReceivedMessage, SendPieces};
-use crate::kernel;
 use crate::limits::{UNDELIVERED_PAUSE_MAX, UNDELIVERED_PAUSE_MIN};
 use crate::signal::SignalMask;
 use crate::stream::Shutdown;
-use crate::table::Sockets;
-
-/// How calls are tried, and how they wait.
-pub trait CallRunner {
-    /// Tries until done. The second argument says that the time is over: the attempt must not ask
-    /// to wait any more.
-    ///
-    /// # Errors
-    /// Those of the attempt, and of the kernel while it waits.
-    fn run<T>(&mut self, attempt: impl FnMut(&mut Sockets, bool) -> Attempt<T>)
-    -> Result<T, Error>;
-
-    /// What never waits.
-    ///
-    /// # Errors
-    /// Those of the call.
-    fn once<T>(&mut self, call: impl FnOnce(&mut Sockets) -> Result<T, Error>) -> Result<T, Error>;
-}
 
 /// BSD sockets and epoll. Descriptors are those of one context ([`Fd`]).
 ///
@@ -740,7 +722,7 @@ pub trait Bsd: CallRunner {
     /// # Examples
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use megapipe_sockets::{Bsd, Config, Context, EpollEvent, EpollOp, Error, Events, OpenFlags};
+    /// # use megapipe_sockets::*;
     /// # let mut context = Context::create(Config::default())?;
     /// # let listener = context.socket(libc::AF_INET, libc::SOCK_STREAM, 0)?;
     /// # context.listen(listener, 1)?;
@@ -815,15 +797,6 @@ pub trait Bsd: CallRunner {
         self.run(|sockets, is_over| {
             epoll::wait(sockets, epoll, events, timeout, is_over).masked(mask)
         })
-    }
-}
-
-/// What poll(2) and select(2) answer when there is nothing: a signal that waits comes first, also
-/// where they have not waited. epoll_wait(2) does not look for one then.
-fn or_interrupted(answer: Result<usize, Error>, mask: Option<SignalMask>) -> Result<usize, Error> {
-    match (answer, mask) {
-        (Ok(0), Some(mask)) if kernel::has_signal_for(mask) => Err(Error::Interrupted),
-        (answer, _) => answer,
     }
 }
 

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use crate::attempt::{Attempt, OnSignal, Wait};
-use crate::calls::CallRunner;
+use crate::call_runner::CallRunner;
 use crate::config::{Config, CreateError};
 use crate::error::Error;
 use crate::table::Sockets;

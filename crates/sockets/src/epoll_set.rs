@@ -2,8 +2,8 @@
 //!
 //! Read first: epoll(7), epoll_ctl(2), epoll_wait(2); `readiness.rs` for the bits themselves.
 //!
-//! An *item* is one descriptor in one set, under the number by which it joined. The items that watch an object form a list, of which the
-//! table has the head with the object. What happens to an object reaches its items by the table,
+//! An *item* is one descriptor in one set, under the number by which it joined. The items that watch
+//! an object form a list, of which the table has the head with the object. What happens to an object reaches its items by the table,
 //! and those that asked for it join their set's ready queue ([`EpollSets::queue`]); `epoll_wait`
 //! takes them from there and computes what each object is ready for *now*. An item that is level
 //! triggered stays at the end of the queue after it was reported, so that the next call looks at it

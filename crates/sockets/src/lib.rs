@@ -64,6 +64,7 @@
 #![deny(unsafe_code)]
 
 mod attempt;
+mod call_runner;
 mod calls;
 mod config;
 mod context;
@@ -101,7 +102,8 @@ mod table;
 mod transport;
 
 pub use attempt::{Attempt, Wait};
-pub use calls::{Bsd, CallRunner, FdSet, PollFd};
+pub use call_runner::CallRunner;
+pub use calls::{Bsd, FdSet, PollFd};
 pub use config::{Config, CreateError};
 pub use context::Context;
 pub use datagram::InheritedDatagram;

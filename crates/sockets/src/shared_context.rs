@@ -33,7 +33,7 @@ use megapipe::{DriverChoice, DriverReport, Park};
 use megapipe_shm::{BiasedGuard, BiasedMutex};
 
 use crate::attempt::{Attempt, OnSignal, Wait};
-use crate::calls::CallRunner;
+use crate::call_runner::CallRunner;
 use crate::config::{Config, CreateError};
 use crate::context::interrupted;
 use crate::error::Error;

@@ -9,6 +9,8 @@ use crate::descriptors::Fd;
 use crate::error::Error;
 use crate::flags::Events;
 use crate::foreign_fds::{AnyFd, KernelPoll};
+use crate::kernel;
+use crate::signal::SignalMask;
 use crate::table::{NamedFd, Sockets};
 
 /// One descriptor of a call of `poll`: what is asked for, and what has happened.
@@ -225,4 +227,16 @@ fn members(set: &FdSet) -> impl Iterator<Item = Fd> + '_ {
     };
     // Numbers may be high, and sets long and nearly empty.
     set.iter().enumerate().filter(|(_, bits)| **bits != 0).flat_map(bits)
+}
+
+/// What poll(2) and select(2) answer when there is nothing: a signal that waits comes first, also
+/// where they have not waited. epoll_wait(2) does not look for one then.
+pub(super) fn or_interrupted(
+    answer: Result<usize, Error>,
+    mask: Option<SignalMask>,
+) -> Result<usize, Error> {
+    match (answer, mask) {
+        (Ok(0), Some(mask)) if kernel::has_signal_for(mask) => Err(Error::Interrupted),
+        (answer, _) => answer,
+    }
 }

@@ -38,11 +38,11 @@ pub struct DatagramSharing {
     /// Those of other programs are refused where addresses overlap, unless both spread for one user
     /// (Linux: without SO_REUSEADDR).
     pub excludes_others: bool,
-    /// Whose it is, where several programs share the stack, whose server sets it.
+    /// The program that opens it, where several share the stack. Their server sets it.
     pub owner: DatagramOwner,
 }
 
-/// Who opens an endpoint. A program decides itself which of its own may overlap.
+/// The program that opens an endpoint. It decides itself which of its own may overlap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DatagramOwner {
     /// The program, by a number that the server chooses.

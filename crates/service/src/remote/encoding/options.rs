@@ -158,7 +158,7 @@ pub(in crate::remote) fn decode_begin(flags: u16) -> Option<ConnectStart> {
     (encode_begin(begin) == flags).then_some(begin)
 }
 
-/// The flags of an endpoint. Whose it is, the server knows.
+/// The flags of an endpoint. Its owner is known to the server.
 pub(in crate::remote) const fn encode_bind(sharing: DatagramSharing) -> u16 {
     flag(sharing.is_shared, BIND_SHARED)
         | flag(sharing.spreads, BIND_SPREADS)

@@ -199,7 +199,7 @@ fn address_of_another_program_is_refused_as_on_linux() {
         host.bind_beside(ONE, first);
         host.bind_beside(IpAddr::V6(Ipv6Addr::UNSPECIFIED), second);
     }
-    // A port that is chosen is nobody's.
+    // A port that is chosen is free.
     let mut host = Host::with(|config| config.ephemeral_ports = (53, 54));
     host.bind_beside(ANY, of(1, 1));
     let chosen = host.stack.bind_datagram_beside(SocketAddr::new(ONE, 0), of(2, 1), PoolId(0));
