@@ -15,7 +15,8 @@
 //!
 //! Threads that a library starts to be at the other end take no signals ([`without_signals`]).
 //!
-//! Bytes go in and come out by copies ([`copy_in`], [`copy_out`]); records go through rings, in batches.
+//! Bytes go in and come out by copies ([`copy_in`], [`copy_out`]); records go through rings, in
+//! batches.
 //!
 //! Read first: `region.rs`, then `ring.rs`; `docs/UNSAFE.md`, "Memory that another process writes".
 //!

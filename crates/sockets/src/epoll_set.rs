@@ -2,14 +2,15 @@
 //!
 //! Read first: epoll(7), epoll_ctl(2), epoll_wait(2); `readiness.rs` for the bits themselves.
 //!
-//! An *item* is one descriptor in one set, under the number by which it joined. The items that watch
-//! an object form a list, of which the table has the head with the object. What happens to an object reaches its items by the table,
-//! and those that asked for it join their set's ready queue ([`EpollSets::queue`]); `epoll_wait`
-//! takes them from there and computes what each object is ready for *now*. An item that is level
-//! triggered stays at the end of the queue after it was reported, so that the next call looks at it
-//! again; an edge-triggered one does not. A read that leaves an object not ready for what an item
-//! asks settles the item where it is ([`EpollSets::settle`]): the next call passes over it. Members
-//! that are the process's are the kernel's part of the set (`foreign_fds.rs`).
+//! An *item* is one descriptor in one set, under the number by which it joined. The items that
+//! watch an object form a list, of which the table has the head with the object. What happens to an
+//! object reaches its items by the table, and those that asked for it join their set's ready queue
+//! ([`EpollSets::queue`]); `epoll_wait` takes them from there and computes what each object is
+//! ready for *now*. An item that is level triggered stays at the end of the queue after it was
+//! reported, so that the next call looks at it again; an edge-triggered one does not. A read that
+//! leaves an object not ready for what an item asks settles the item where it is
+//! ([`EpollSets::settle`]): the next call passes over it. Members that are the process's are the
+//! kernel's part of the set (`foreign_fds.rs`).
 //!
 //! Invariants
 //! - An item is in its set's queue exactly while `queued` is set. One that is not `due` has been
