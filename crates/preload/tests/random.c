@@ -615,9 +615,13 @@ static bool control_set(void) {
     if (!set || !slot) {
         return false;
     }
+    /* An edge that was used up before the path of its socket is decided comes again. */
+    bool has_path = !(slot->kind & SOCKETS) || slot->file->is_used || slot->file->has_listened
+                    || is_listener(slot->fd) || (slot->kind == UDP && port_of(slot) != 0);
     int call = below(6);
     int op = call < 4 ? EPOLL_CTL_ADD : call == 4 ? EPOLL_CTL_MOD : EPOLL_CTL_DEL;
     struct epoll_event event = {.events = ONE_OF(events) | ONE_OF(ways)};
+    event.events &= has_path ? ~0u : ~ONCE;
     event.data.u64 = (uint64_t)number(slot) | (event.events & ONCE ? ONCE_MARK : 0)
                      | (uint64_t)slot->file->id * FILE_MARK;
     print(" epoll_ctl [%d] %d [%d] %#x", number(set), op, number(slot), event.events);

@@ -404,6 +404,20 @@ static void shut_down_and_listen(void) {
     close(client), close(listening), close(set);
 }
 
+/* A listener has no sending side, and its end is an edge. */
+static void shut_down_other_direction(void) {
+    int listening = listener(), set = epoll_create1(0);
+    watch(set, listening, EPOLLIN | EPOLLET, 1);
+    say("shutdown", shutdown(listening, SHUT_WR));
+    say_events("nothing", set, 0);
+    int client = connected_to(listening);
+    say_events("a connection", set, 10000);
+    say_events("no other one", set, 0);
+    say("shutdown", shutdown(listening, SHUT_WR));
+    say_events("the same", set, 0);
+    close(accept(listening, NULL, NULL)), close(client), close(listening), close(set);
+}
+
 /* Sockets that have served nothing. */
 static void shut_down_new_ones(void) {
     int listening = listener();
@@ -431,6 +445,7 @@ static const struct part parts[] = {
     {"closed", closed_before},
     {"accepting", shut_down_while_accepting},
     {"again", shut_down_and_listen},
+    {"sends", shut_down_other_direction},
     {"new", shut_down_new_ones},
 };
 

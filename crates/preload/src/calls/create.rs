@@ -208,9 +208,15 @@ fn stop_listening(
 ) -> Result<Option<c_int>, Error> {
     let mut records = RECORDS.lock();
     let Some(record) = records.of(fd) else { return without_record(fd, pass) };
-    if record.backlog.is_none() || how == Some(Shutdown::Write) {
-        // Of a listener that direction alone is nothing (`inet_shutdown`).
-        return if record.backlog.is_none() { passed(pass).map(Some) } else { Ok(Some(0)) };
+    if record.backlog.is_none() {
+        return passed(pass).map(Some);
+    }
+    if how == Some(Shutdown::Write) {
+        // Of a listener that direction alone is nothing but an event.
+        if let (Some(inner), Some(mut context)) = (record.inner, stack::context()) {
+            context.shutdown(inner, Shutdown::Write)?;
+        }
+        return Ok(Some(0));
     }
     let is_kept = record.is_kept();
     match (record.inner, stack::context()) {

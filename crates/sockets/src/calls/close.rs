@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::attempt::{Attempt, Wait};
 use crate::descriptors::Fd;
 use crate::error::Error;
+use crate::flags::Events;
 use crate::stream::Shutdown;
 use crate::table::{ObjectKind, Sockets};
 
@@ -18,8 +19,12 @@ pub(super) fn shutdown(sockets: &mut Sockets, fd: Fd, how: Shutdown) -> Result<(
         return sockets.apply(object, effects);
     }
     if sockets.listener(object).is_some() {
-        // Of the other direction alone Linux ends nothing (`inet_shutdown`).
-        return if how == Shutdown::Write { Ok(()) } else { sockets.stop_listening(object) };
+        if how != Shutdown::Write {
+            return sockets.stop_listening(object);
+        }
+        // Of that direction alone Linux ends nothing, and wakes all that watch (`inet_shutdown`).
+        sockets.notify(object, Events::READABLE | Events::WRITABLE);
+        return Ok(());
     }
     if sockets.stream_mut(object).is_some_and(|(stream, _)| stream.shut.send) {
         // The peer may have closed, too, since the program waited last. A link that is gone is
