@@ -392,6 +392,37 @@ static void replaced_numbers(void) {
     signal(SIGUSR1, SIG_DFL);
 }
 
+static _Atomic int files_are_done;
+
+static void *opens_files(void *unused) {
+    while (!files_are_done) {
+        FILE *file = fopen("/dev/null", "r");
+        need(file != NULL, "fopen");
+        fclose(file);
+    }
+    return unused;
+}
+
+/* Streams that a thread closes, and connections of another one, have one number after another. */
+static void closed_streams(void) {
+    pthread_t threads[2];
+    for (int at = 0; at < 2; at++) {
+        pthread_create(&threads[at], NULL, opens_files, NULL);
+    }
+    for (int at = 0; at < 300; at++) {
+        struct pair pair = connection();
+        char text[4];
+        need(write(pair.here, "1234", 4) == 4, "write");
+        need(read_all(pair.there, text, 4) == 4, "read");
+        finish(pair);
+    }
+    files_are_done = 1;
+    for (int at = 0; at < 2; at++) {
+        pthread_join(threads[at], NULL);
+    }
+    puts("connections beside streams");
+}
+
 /* 1,000 children that use, close or leave what they have, and may be killed at any moment. */
 static void many_children(void) {
     struct pair pair = connection();
@@ -603,6 +634,7 @@ static const struct part parts[] = {
     {"high", high_numbers},
     {"all", all_numbers},
     {"replaced", replaced_numbers},
+    {"streams", closed_streams},
     {"by_number", calls_by_number},
     {"bound", bound_clients},
     {"resets", resets},

@@ -92,11 +92,11 @@ interpose! {
         let is_own = unsafe { streams::number_of(stream) }.is_some();
         // SAFETY: the same.
         let fd = if is_own { -1 } else { unsafe { libc::fileno(stream) } };
-        let closed = pass();
+        // Once it is closed, another thread may have the number.
         if fd >= 0 && numbers::entry(fd) != numbers::NumberEntry::Own {
             reap(fd);
         }
-        closed
+        pass()
     }
 }
 
