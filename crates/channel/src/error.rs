@@ -394,9 +394,12 @@ pub enum ShareError {
         /// The back end of the channel.
         backend: &'static str,
     },
-    /// The connection is over, or not established yet.
+    /// The connection is over.
     #[error("the connection is not established, or over")]
     NotEstablished,
+    /// The attempt to establish the connection that a token stands for has failed.
+    #[error("the connection was not established: {0}")]
+    NotConnected(OpError),
     /// The channel is an owner of the connection already.
     #[error("the channel has the connection already")]
     Known {
@@ -419,6 +422,7 @@ impl ShareError {
             Self::Misuse(_) => libc::EINVAL,
             Self::Backend { .. } => libc::EOPNOTSUPP,
             Self::NotEstablished => libc::ENOTCONN,
+            Self::NotConnected(error) => error.raw_os_error(),
             Self::Known { .. } => libc::EEXIST,
             #[cfg(feature = "local")]
             Self::Service(refusal) => refusal.raw_os_error(),

@@ -22,7 +22,8 @@ impl<T> Channel<T> {
     ///
     /// # Errors
     /// [`ShareError::Backend`] names a back end that cannot share; [`ShareError::Service`]: the
-    /// connection is not established or over, or a quota is reached.
+    /// connection is over, or is being established and the service is of an older version, or a
+    /// quota is reached.
     ///
     /// # Examples
     /// ```
@@ -48,11 +49,13 @@ impl<T> Channel<T> {
     }
 
     /// Adopts the connection that a token stands for: the channel is one more owner of it. `cookie`
-    /// is in the completions of the handle. The token remains, and stays an owner until its last
-    /// descriptor is closed. Blocks until the service has answered.
+    /// is in the completions of the handle. Of a connection that is being established,
+    /// [`Event::Connect`](crate::Event::Connect) follows. The token remains, and stays an owner
+    /// until its last descriptor is closed. Blocks until the service has answered.
     ///
     /// # Errors
-    /// [`ShareError::Known`]: the channel is an owner already; [`ShareError::Service`]: the
+    /// [`ShareError::Known`]: the channel is an owner already; [`ShareError::NotConnected`]: the
+    /// attempt to establish the connection has failed; [`ShareError::Service`]: the
     /// descriptor is no token of this service, what it stands for has ended, or a quota is reached.
     /// As [`Channel::share`].
     ///
@@ -184,6 +187,14 @@ impl<T> Channel<T> {
             true => self.adopt_on_service(cookie, |lanes| lanes.adopt_inherited(name)),
             false => Err(self.cannot_share()),
         }
+    }
+
+    /// Whether the handle's attempt to connect goes on: [`Event::Connect`](crate::Event::Connect)
+    /// follows.
+    #[must_use]
+    pub fn is_connecting(&self, handle: Handle) -> bool {
+        let index = self.state.find(handle);
+        index.is_ok_and(|index| crate::local::is_connecting(&self.state, index))
     }
 
     /// The name of a datagram socket for [`Channel::adopt_inherited_endpoint`] in a child. `None`:

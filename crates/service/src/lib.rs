@@ -72,10 +72,10 @@ pub use error::{MoveRefusal, PortError, RemoteError, ServerError, ShardAttachErr
 pub use link_server::{Frames, LinkCounters, LinkServer};
 pub use migration::{NotShared, check_established, checkpoint_of, covered, snapshot_of, tcp_flow};
 pub use remote::{
-    AdoptedEndpoint, HandOverCounters, LaneSet, NotBegun, OnSessionEnd, RemoteClient, RemoteConfig,
-    RemoteCounters, RemoteEvent, ServerHalf, SessionCounters, SessionEnd, SessionFault, SessionFds,
-    SessionId, SessionLimits, ShardConfig, ShardHandle, ShardReport, SharedDatagram, SharedMemory,
-    start as start_remote, start_shard,
+    AdoptedConn, AdoptedEndpoint, HandOverCounters, LaneSet, NotBegun, OnSessionEnd, RemoteClient,
+    RemoteConfig, RemoteCounters, RemoteEvent, ServerHalf, SessionCounters, SessionEnd,
+    SessionFault, SessionFds, SessionId, SessionLimits, ShardConfig, ShardHandle, ShardReport,
+    SharedDatagram, SharedMemory, start as start_remote, start_shard,
 };
 pub use rx_mux::{
     Attachment, FrameSink, RxMuxError, ServedLink, ShardLink, SplitLinkServer, SteeringCounters,

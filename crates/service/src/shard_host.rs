@@ -450,7 +450,7 @@ impl SessionHost for ShardHost {
         features: ClientFeatures,
         token: Option<Arc<ShareToken>>,
     ) -> Result<OpenedSession, Refused> {
-        let ClientFeatures { has_lanes, knows_event_details } = features;
+        let ClientFeatures { has_lanes, knows_event_details, shares_connecting } = features;
         // Sessions of one lane are spread evenly.
         let shard = (0..self.shards.len()).min_by_key(|shard| self.shards[*shard].sessions);
         let no_shard = || Refused::new(RefusalCode::Sessions, "the daemon has no shard");
@@ -469,7 +469,8 @@ impl SessionHost for ShardHost {
         let is_on_all_shards = usize::from(lanes) == self.shards.len();
         let limits = self.limits(key, client, &admitted);
         let home = self.next_home(shard, has_lanes);
-        let limits = SessionLimits { is_on_all_shards, knows_event_details, home, token, ..limits };
+        let limits = SessionLimits { is_on_all_shards, home, token, ..limits };
+        let limits = SessionLimits { knows_event_details, shares_connecting, ..limits };
         let SessionLimits { connections, connecting, listeners, endpoints, .. } = limits;
         let agreed = AgreedLimits { connections, connecting, listeners, endpoints };
         let (state, client) = (HostedState::Opened(halves), client.clone());

@@ -30,23 +30,12 @@ use crate::error::Error;
 use crate::fallible_box::FallibleBox;
 use crate::flags::OpenFlags;
 use crate::limits::NIL;
-use crate::options::SocketOptions;
 use crate::ports::{NoConnections, PortSpace};
-use crate::readiness::{ConnectProgress, Shut};
+use crate::readiness::ConnectProgress;
 use crate::shared_context::SharedContext;
-use crate::stream::StreamSocket;
+use crate::stream::{InheritedStream, StreamSocket};
 use crate::table::{ObjectKind, Sockets};
-use crate::transport::{ObjectTransport, StreamTransport};
-
-/// A connection, as a child process inherits it.
-#[derive(Debug, Clone)]
-pub struct InheritedStream {
-    name: SharedConn,
-    is_v6: bool,
-    is_nonblocking: bool,
-    has_shut: Shut,
-    options: SocketOptions,
-}
+use crate::transport::ObjectTransport;
 
 /// A socket, as a child process inherits it.
 #[derive(Debug, Clone)]
@@ -64,7 +53,10 @@ impl InheritedSocket {
     /// As sendmsg(2).
     pub fn release(&self, token: BorrowedFd<'_>) -> io::Result<()> {
         match self {
-            Self::Stream(stream) => megapipe::release_shared(token, &[stream.name]),
+            Self::Stream(stream) => match stream.shared_name() {
+                Some(name) => megapipe::release_shared(token, &[name]),
+                None => Ok(()),
+            },
             Self::Datagram(socket) => {
                 let names: Vec<SharedEndpoint> = socket.names().collect();
                 megapipe::release_shared_endpoints(token, &names)
@@ -85,8 +77,8 @@ pub struct SharedSockets {
 }
 
 impl SharedContext {
-    /// Prepares for a fork: all connections and datagram sockets that have descriptors belong to
-    /// the child as well. `None`: there are none, or another back end has them. A service that does
+    /// Prepares for a fork: all connections, also those that are being established, and datagram
+    /// sockets that have descriptors belong to the child as well. `None`: there are none, or another back end has them. A service that does
     /// not answer delays the fork for some seconds at most.
     ///
     /// # Errors
@@ -106,7 +98,8 @@ impl SharedContext {
         });
     }
 
-    /// Adopts a socket that this process has inherited: its context was attached by the token.
+    /// Adopts a socket that this process has inherited: its context was attached by the token. A
+    /// connection that has ended meanwhile reports that, by its error.
     ///
     /// # Errors
     /// The service's refusal; as accept(2).
@@ -125,8 +118,8 @@ impl SharedContext {
     /// the program looks, or [`SharedContext::resume_stream`].
     ///
     /// # Errors
-    /// EOPNOTSUPP: another back end, no established connection, or a datagram socket without an
-    /// address; the service's refusal.
+    /// EOPNOTSUPP: another back end, no connection, or a datagram socket without an address; the
+    /// service's refusal.
     pub fn share_stream(&self, fd: Fd) -> Result<OwnedFd, Error> {
         let mut context = self;
         crate::CallRunner::once(&mut context, |sockets| sockets.share_stream(fd))
@@ -171,7 +164,7 @@ fn release_others(
     let (mut known, mut known_endpoints) = (HashSet::new(), HashSet::new());
     for socket in &shared.sockets {
         match socket {
-            InheritedSocket::Stream(stream) => drop(known.insert(stream.name)),
+            InheritedSocket::Stream(stream) => known.extend(stream.shared_name()),
             InheritedSocket::Datagram(socket) => known_endpoints.extend(socket.names()),
         }
     }
@@ -191,8 +184,8 @@ impl Sockets {
         if self.channel.report().backend != "service" {
             return Ok(None);
         }
-        let datagrams = self.shareable_datagrams();
-        if self.connected_streams().is_empty() && datagrams.is_empty() {
+        let (streams, datagrams) = (self.shareable_streams(), self.shareable_datagrams());
+        if streams.is_empty() && datagrams.is_empty() {
             return Ok(None);
         }
         let token = self.channel.share_all();
@@ -218,24 +211,28 @@ impl Sockets {
         polled.map(|()| Some(shared))
     }
 
-    fn connected_streams(&self) -> Vec<u32> {
-        let connected = self.objects.iter().filter(|(_, entry)| {
-            let ObjectKind::Stream(stream) = &entry.kind else { return false };
-            matches!(stream.progress, ConnectProgress::Connected)
-        });
-        connected.map(|(object, _)| object).collect()
+    /// Those that a child inherits.
+    fn shareable_streams(&mut self) -> Vec<u32> {
+        let streams =
+            self.objects.iter().filter(|(_, entry)| matches!(&entry.kind, ObjectKind::Stream(_)));
+        let mut objects: Vec<u32> = streams.map(|(object, _)| object).collect();
+        objects.retain(|object| self.inherited_stream(*object).is_some());
+        objects
     }
 
     /// What was read ahead is for the process that reads next. Returns the connections whose bytes
     /// the service has not taken.
     fn give_back_unread(&mut self) -> Vec<u32> {
-        let mut connected = self.connected_streams();
-        connected.retain(|object| {
+        let mut streams = self.shareable_streams();
+        streams.retain(|object| {
             let Some((stream, channel)) = self.stream_mut(*object) else { return false };
+            if matches!(stream.progress, ConnectProgress::Closed) {
+                return false;
+            }
             let seen = stream.withhold();
             channel.give_back(stream.handle, &seen).is_err()
         });
-        connected
+        streams
     }
 
     /// What descriptors of sockets stand for.
@@ -264,12 +261,7 @@ impl Sockets {
     fn inherited_stream(&mut self, object: u32) -> Option<InheritedStream> {
         let is_nonblocking = self.object(object).is_some_and(|entry| entry.nonblocking);
         let (stream, channel) = self.stream_mut(object)?;
-        if !matches!(stream.progress, ConnectProgress::Connected) {
-            return None;
-        }
-        let name = channel.shared_name(stream.handle)?;
-        let (is_v6, has_shut, options) = (stream.is_v6, stream.shut, stream.options);
-        Some(InheritedStream { name, is_v6, is_nonblocking, has_shut, options })
+        stream.for_child(is_nonblocking, |handle| channel.shared_name(handle))
     }
 
     fn resume_after_fork(&mut self) {
@@ -308,7 +300,8 @@ impl Sockets {
             return self.share_datagram(object);
         }
         let (stream, channel) = self.stream_mut(object).ok_or(Error::NotSupported)?;
-        if !matches!(stream.progress, ConnectProgress::Connected) {
+        let inherited = stream.for_child(false, |handle| channel.shared_name(handle));
+        if inherited.and_then(|inherited| inherited.shared_name()).is_none() {
             return Err(Error::NotSupported);
         }
         let handle = stream.handle;
@@ -374,6 +367,11 @@ impl Sockets {
                 self.name(fd, object, OpenFlags::empty())?;
                 return Ok(fd);
             }
+            // What it was connected to, and so its family, the service does not know any more.
+            Err(ShareError::NotConnected(error)) => {
+                let inherited = InheritedStream::passed(false, is_nonblocking);
+                return self.insert_over(fd, &inherited.not_connected(error.into()));
+            }
             Err(error) => {
                 let error = error_of(&error);
                 return match error.raw_os_error() {
@@ -385,9 +383,8 @@ impl Sockets {
         };
         let local = ObjectTransport::local_address(&mut self.channel, handle);
         let is_v6 = local.is_some_and(|address| address.is_ipv6());
-        let (options, shut) = (SocketOptions::DEFAULT, Shut { receive: false, send: false });
-        let stream = StreamSocket::inherited(handle, is_v6, options, shut, &mut self.channel);
-        self.insert_adopted((fd, handle), stream, is_nonblocking)
+        let inherited = InheritedStream::passed(is_v6, is_nonblocking);
+        self.insert_adopted((fd, handle), &inherited)
     }
 
     /// The object of a connection or datagram socket.
@@ -403,22 +400,39 @@ impl Sockets {
 
     fn adopt_inherited(&mut self, inherited: &InheritedStream) -> Result<Fd, Error> {
         let fd = self.reserve_one()?;
-        let adopted = self.channel.adopt_inherited(inherited.name, 0);
-        let handle = adopted.map_err(|error| error_of(&error))?;
-        let InheritedStream { is_v6, options, has_shut, is_nonblocking, .. } = *inherited;
-        let stream = StreamSocket::inherited(handle, is_v6, options, has_shut, &mut self.channel);
-        self.insert_adopted((fd, handle), stream, is_nonblocking)
+        let Some(name) = inherited.shared_name() else { return self.insert_over(fd, inherited) };
+        match self.channel.adopt_inherited(name, 0) {
+            Ok(handle) => self.insert_adopted((fd, handle), inherited),
+            Err(ShareError::NotConnected(error)) => {
+                self.insert_over(fd, &inherited.not_connected(error.into()))
+            }
+            // It ended while no process used it.
+            Err(error) if error.raw_os_error() == libc::ESTALE => {
+                self.insert_over(fd, &inherited.ended(Error::Reset))
+            }
+            Err(error) => Err(error_of(&error)),
+        }
     }
 
     fn insert_adopted(
         &mut self,
         (fd, handle): (Fd, Handle),
-        stream: StreamSocket,
-        is_nonblocking: bool,
+        inherited: &InheritedStream,
     ) -> Result<Fd, Error> {
-        let object = self.insert(ObjectKind::Stream(stream), is_nonblocking);
+        let is_connecting = self.channel.is_connecting(handle);
+        let channel = &mut self.channel;
+        let stream = StreamSocket::inherited(inherited, (handle, is_connecting), channel);
+        let object = self.insert(ObjectKind::Stream(stream), inherited.is_nonblocking());
         // The handle is known: it was adopted just now.
         let _ = ObjectTransport::set_cookie(&mut self.channel, handle, object.into());
+        self.name(fd, object, OpenFlags::empty())?;
+        Ok(fd)
+    }
+
+    /// A connection that is over, or was not established: nothing of it is shared.
+    fn insert_over(&mut self, fd: Fd, inherited: &InheritedStream) -> Result<Fd, Error> {
+        let stream = StreamSocket::inherited_over(inherited);
+        let object = self.insert(ObjectKind::Stream(stream), inherited.is_nonblocking());
         self.name(fd, object, OpenFlags::empty())?;
         Ok(fd)
     }
@@ -558,39 +572,5 @@ impl Sockets {
         }
         self.name(fd, object, OpenFlags::empty())?;
         Ok(fd)
-    }
-}
-
-impl StreamSocket {
-    /// A connection that another process has accepted or begun. Nothing is read ahead before the
-    /// program looks: the bytes are also those of the other owners.
-    fn inherited<T: StreamTransport>(
-        handle: Handle,
-        is_v6: bool,
-        options: SocketOptions,
-        shut: Shut,
-        transport: &mut T,
-    ) -> Self {
-        let mut stream = Self::accepted(handle, is_v6, options, transport).not_reading(shut);
-        (stream.withheld, stream.shared) = (true, true);
-        stream
-    }
-
-    /// Takes out what was read ahead, which the process that reads next gets.
-    fn withhold(&mut self) -> Vec<u8> {
-        let mut seen = Vec::with_capacity(self.unread());
-        self.inbox.take(usize::MAX, &mut |bytes| seen.extend_from_slice(bytes));
-        self.forget_end();
-        (self.withheld, self.shared) = (true, true);
-        seen
-    }
-
-    /// Reads ahead again, after a fork.
-    #[cold]
-    pub(crate) fn resume<T: StreamTransport>(&mut self, transport: &mut T) {
-        if std::mem::take(&mut self.withheld) {
-            transport.resume(self.handle);
-            self.post_read(transport);
-        }
     }
 }

@@ -39,6 +39,7 @@ mod fast_path;
 mod inbox;
 mod receive;
 mod send;
+mod shared;
 #[cfg(test)]
 mod tests;
 mod urgent;
@@ -46,6 +47,7 @@ mod urgent;
 pub(crate) use connect::{Connecting, SynData};
 use inbox::StreamInbox;
 pub(crate) use send::SendStep;
+pub use shared::InheritedStream;
 use urgent::UrgentMark;
 
 /// Which directions `shutdown` ends.

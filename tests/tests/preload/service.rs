@@ -311,6 +311,29 @@ fn served_and_asked(address: &str, program: impl Fn(usize) -> Command) -> String
     printed.join().expect("it does not panic").expect("text")
 }
 
+/// Runs a C program of the preload library's tests, which prints the same on Linux and on
+/// `service`.
+fn compare_with_linux(test: &str, source: &str) {
+    let (Some(library), Some(prefix)) = (library(test, &[]), prefix(test)) else { return };
+    let path = sources().join("../preload/tests").join(source);
+    let program = compile(prefix, &path, &format!("preload-{source}"), C11);
+    let hosts = ServiceHosts::new(library, source);
+    let on_linux = std::thread::spawn({
+        let mut command = Command::new(&program);
+        command.arg("127.0.0.1");
+        move || said(&mut command)
+    });
+    let on_service = said(hosts.program(0, &program).arg("10.9.7.1"));
+    let on_linux = on_linux.join().expect("it does not panic");
+    assert!(on_linux.ends_with("end\n"), "{on_linux}");
+    assert_eq!(on_service, on_linux);
+}
+
+#[test]
+fn sockets_that_connect_are_inherited() {
+    compare_with_linux("sockets_that_connect_are_inherited", "connecting.c");
+}
+
 #[test]
 fn udp_sockets_of_several_processes_work() {
     serve_and_ask("udp_sockets_of_several_processes_work", "datagrams.c");

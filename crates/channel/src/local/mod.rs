@@ -75,6 +75,7 @@ pub(crate) use remote::Remote;
 pub use service_address::ServiceAddress;
 pub use shared_datagrams::AdoptedDatagramSocket;
 pub(crate) use shared_thread::SharedThread;
+pub(crate) use sharing::is_connecting;
 use stack_handle::ServerParts;
 pub(crate) use stack_handle::StackHandle;
 

@@ -7,9 +7,10 @@
 
 use std::os::fd::OwnedFd;
 
-use megapipe_service::{LaneSet, MoveRefusal, SharedConn};
+use megapipe_service::{AdoptedConn, LaneSet, MoveRefusal, SharedConn};
 use megapipe_stack::ConnId;
 
+use super::stream::not_connected_because;
 use super::{Local, StackHandle};
 use crate::buffer::ReadBuf;
 use crate::channel::Channel;
@@ -104,13 +105,22 @@ impl<T> Channel<T> {
         let Self { driver, state, .. } = self;
         let local = driver.local()?;
         let conn = local.conn(state, index)?;
-        local.server.lanes().ok()?.shared_name(conn)
+        let lanes = local.server.lanes().ok()?;
+        if is_connecting(state, index) && !lanes.shares_connecting() {
+            return None;
+        }
+        lanes.shared_name(conn)
+    }
+
+    pub(crate) fn connecting_is_shared_on_service(&mut self) -> bool {
+        let lanes = self.driver.local().map(|local| local.server.lanes());
+        lanes.is_some_and(|lanes| lanes.is_ok_and(|lanes| lanes.shares_connecting()))
     }
 
     pub(crate) fn adopt_on_service(
         &mut self,
         cookie: u64,
-        adopt: impl FnOnce(&mut LaneSet) -> Result<ConnId, MoveRefusal>,
+        adopt: impl FnOnce(&mut LaneSet) -> Result<AdoptedConn, MoveRefusal>,
     ) -> Result<Handle, ShareError> {
         let Self { driver, state, .. } = self;
         let local = driver.local().ok_or(ShareError::NotEstablished)?;
@@ -118,27 +128,19 @@ impl<T> Channel<T> {
             return Err(Limit::Handles.into());
         }
         let index = state.allocate(Kind::Tcp, cookie)?;
-        match local.server.polling_lanes().and_then(adopt) {
-            Ok(conn) if local.slot_of(conn).is_some() => {
-                state.retire(index);
-                state.release(index);
-                let known = local.slot_of(conn).map(|slot| state.handle(slot));
-                Err(known.map_or(ShareError::NotEstablished, |handle| ShareError::Known { handle }))
-            }
-            Ok(conn) if local.reserve_owner(conn) => {
-                local.adopt_established(state, index, conn);
-                Ok(state.handle(index))
-            }
-            refused => {
-                if let Ok(conn) = refused {
-                    local.server.close(local.now, conn);
-                }
-                state.retire(index);
-                state.release(index);
-                Err(refused.err().map_or_else(|| Limit::Memory.into(), ShareError::Service))
-            }
+        let adopted = local.server.polling_lanes().and_then(adopt).map_err(ShareError::Service);
+        let owned = adopted.and_then(|adopted| local.own_adopted(state, index, adopted));
+        if owned.is_err() {
+            state.retire(index);
+            state.release(index);
         }
+        owned.map(|()| state.handle(index))
     }
+}
+
+/// Whether the attempt to connect goes on.
+pub(crate) fn is_connecting(state: &State, slot: u32) -> bool {
+    state.peek(slot).phase == SlotPhase::Starting
 }
 
 /// A read that waits is asked of the service again when it is resumed.
@@ -157,7 +159,7 @@ impl<H: StackHandle + ?Sized> Local<H> {
         keeps_reading: bool,
     ) -> Result<OwnedFd, ShareError> {
         let conn = self.conn(state, slot).ok_or(ShareError::NotEstablished)?;
-        if state.peek(slot).phase != SlotPhase::Open {
+        if !matches!(state.peek(slot).phase, SlotPhase::Starting | SlotPhase::Open) {
             return Err(ShareError::NotEstablished);
         }
         let token = self.server.polling_lanes().and_then(|lanes| lanes.share_conns(Some(conn)));
@@ -217,13 +219,36 @@ impl<H: StackHandle + ?Sized> Local<H> {
         Err(ShareError::Service(refusal))
     }
 
-    /// A slot has a connection that is established already.
-    fn adopt_established(&mut self, state: &mut State, slot: u32, conn: ConnId) {
+    /// A slot has an adopted connection from now on.
+    ///
+    /// # Errors
+    /// [`ShareError::Known`], [`ShareError::NotConnected`], [`Limit::Memory`].
+    fn own_adopted(
+        &mut self,
+        state: &mut State,
+        slot: u32,
+        adopted: AdoptedConn,
+    ) -> Result<(), ShareError> {
+        let (conn, phase) = match adopted {
+            AdoptedConn::Established(conn) => (conn, SlotPhase::Open),
+            AdoptedConn::Connecting(conn) => (conn, SlotPhase::Starting),
+            AdoptedConn::Failed(reason) => {
+                return Err(ShareError::NotConnected(not_connected_because(reason)));
+            }
+        };
+        if let Some(known) = self.slot_of(conn) {
+            return Err(ShareError::Known { handle: state.handle(known) });
+        }
+        if !self.reserve_owner(conn) {
+            self.server.close(self.now, conn);
+            return Err(Limit::Memory.into());
+        }
         self.lwsockets_open += 1;
         self.own(conn, slot);
         let entry = state.slot(slot);
         entry.target = Target::Stack(conn.index);
-        entry.phase = SlotPhase::Open;
+        entry.phase = phase;
         self.ask(state);
+        Ok(())
     }
 }

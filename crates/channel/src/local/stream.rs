@@ -630,6 +630,14 @@ fn on_delivered(state: &mut State, slot: u32, result: Result<(), OpError>) {
     }
 }
 
+/// The error of an attempt to connect.
+pub(super) const fn not_connected_because(reason: CloseReason) -> OpError {
+    match closed_because(reason) {
+        Some(error) => error,
+        None => OpError::Aborted,
+    }
+}
+
 /// The error of a connection's end; `None`: in order.
 const fn closed_because(reason: CloseReason) -> Option<OpError> {
     match reason {

@@ -219,9 +219,7 @@ fn token_of_stream(inner: Fd) -> Result<OwnedFd, Error> {
         Ok((token, mode))
     });
     let (token, mode) = shared.map_err(|error| match error {
-        Error::NotSupported => {
-            refuse("it is no established connection or UDP socket with an address")
-        }
+        Error::NotSupported => refuse("it is no connection or UDP socket with an address"),
         error => error,
     })?;
     received_tokens::set_mode(&token, mode)?;

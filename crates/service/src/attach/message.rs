@@ -33,7 +33,7 @@ use crate::session_sizes::{SessionSizes, SizeOutOfRange};
 /// The first bytes of every message.
 const MAGIC: [u8; 8] = *b"megapipe";
 /// The versions that this code speaks, oldest and newest.
-pub const VERSIONS: (u16, u16) = (1, 10);
+pub const VERSIONS: (u16, u16) = (1, 11);
 /// The first version with several lanes.
 const LANES_SINCE: u16 = 2;
 /// The first version with messages within a session.
@@ -52,6 +52,8 @@ const EVENT_DETAILS_SINCE: u16 = 8;
 const SHARED_ENDPOINTS_SINCE: u16 = 9;
 /// The first version with endpoints for datagrams that exclude those of other programs.
 const EXCLUSIVE_ENDPOINTS_SINCE: u16 = 10;
+/// The first version with connections that tokens own while they are being opened.
+const SHARED_CONNECTING_SINCE: u16 = 11;
 /// Bytes of a record of the rings.
 pub const RECORD_BYTES: u16 = size_of::<megapipe_shm::record::Record>() as u16;
 /// Longest name of a program in bytes.
@@ -112,6 +114,10 @@ pub struct ClientFeatures {
     ///
     /// [`SessionLimits::knows_event_details`]: crate::SessionLimits::knows_event_details
     pub knows_event_details: bool,
+    /// It shares connections that are being opened ([`SessionLimits::shares_connecting`]).
+    ///
+    /// [`SessionLimits::shares_connecting`]: crate::SessionLimits::shares_connecting
+    pub shares_connecting: bool,
 }
 
 /// Limits of a session, as its client is informed of them.
@@ -355,6 +361,7 @@ impl AttachHello {
         ClientFeatures {
             has_lanes: version >= LANES_SINCE,
             knows_event_details: version >= EVENT_DETAILS_SINCE,
+            shares_connecting: version >= SHARED_CONNECTING_SINCE,
         }
     }
 
@@ -400,6 +407,7 @@ impl Welcome {
     /// Which descriptors a session of this version may pass.
     const fn passing(version: u16) -> DescriptorPassing {
         match version {
+            SHARED_CONNECTING_SINCE.. => DescriptorPassing::Connecting,
             SHARED_ENDPOINTS_SINCE.. => DescriptorPassing::Endpoints,
             TOKENS_SINCE.. => DescriptorPassing::Tokens,
             SOCKETS_SINCE.. => DescriptorPassing::Sockets,

@@ -299,7 +299,8 @@ fn session_begins_with_ready_and_ends_with_its_client() {
     let groups = rustix::process::getgroups().expect("Linux");
     let groups = groups.iter().map(|group| group.as_raw()).collect();
     let identity = ClientIdentity { pid, uid, gid, groups, name: "test".to_owned() };
-    let features = ClientFeatures { has_lanes: true, knows_event_details: true };
+    let features =
+        ClientFeatures { has_lanes: true, knows_event_details: true, shares_connecting: true };
     assert_eq!(daemon.next(), Asked::Opened(identity, features));
     assert_eq!(daemon.next(), Asked::Begun);
     assert_eq!(client.caps().driver, "pair");
@@ -325,8 +326,12 @@ fn older_client_gets_what_its_version_has() {
         };
         assert_eq!((welcome.version, welcome.lanes), (version, lanes));
         let Asked::Opened(_, features) = daemon.next() else { panic!("it was asked") };
-        let knows_event_details = version >= 8;
-        assert_eq!(features, ClientFeatures { has_lanes: version >= 2, knows_event_details });
+        let expected = ClientFeatures {
+            has_lanes: version >= 2,
+            knows_event_details: version >= 8,
+            shares_connecting: version >= 11,
+        };
+        assert_eq!(features, expected);
         drop(socket);
         assert_eq!(daemon.next(), Asked::Ended);
         assert_eq!(message.fds.len(), 1 + usize::from(lanes), "a region, and bells");

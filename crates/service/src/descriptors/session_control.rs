@@ -31,6 +31,8 @@ pub(crate) enum DescriptorPassing {
     Tokens,
     /// And of endpoints for datagrams.
     Endpoints,
+    /// And of connections that are being opened.
+    Connecting,
 }
 
 /// A session's control socket, of a daemon that takes descriptors.
@@ -75,6 +77,11 @@ impl SessionControl {
     /// Whether tokens own endpoints for datagrams, too.
     pub(crate) fn shares_endpoints(&self) -> bool {
         self.passing >= DescriptorPassing::Endpoints
+    }
+
+    /// Whether tokens own connections that are being opened, too.
+    pub(crate) fn shares_connecting(&self) -> bool {
+        self.passing >= DescriptorPassing::Connecting
     }
 
     /// Asks for a token. Returns it, and its cookie for the calls until [`SessionControl::forget`].

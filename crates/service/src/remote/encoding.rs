@@ -141,7 +141,7 @@ const fn undelivered_code(why: Undelivered) -> UndeliveredCode {
     }
 }
 
-const fn close_code(reason: CloseReason) -> CloseCode {
+pub(super) const fn close_code(reason: CloseReason) -> CloseCode {
     match reason {
         CloseReason::Finished => CloseCode::Finished,
         CloseReason::ResetByPeer => CloseCode::ResetByPeer,

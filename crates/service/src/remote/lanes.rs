@@ -29,12 +29,23 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
 use megapipe_link::{Caps, LinkError};
-use megapipe_stack::{Arrival, Chunk, ConnId, DatagramId, Event, Instant, Notice};
+use megapipe_stack::{Arrival, Chunk, CloseReason, ConnId, DatagramId, Event, Instant, Notice};
 
 use super::client::{RemoteClient, RemoteCounters, RemoteEvent};
 use crate::descriptors::SessionControl;
 use crate::limits::LANE_EVENTS_PER_TURN;
 use listeners::LaneListeners;
+
+/// What became of a connection that a channel adopts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AdoptedConn {
+    /// It is established.
+    Established(ConnId),
+    /// It is being opened: [`Event::Connected`] or [`Event::Closed`] follows.
+    Connecting(ConnId),
+    /// The attempt to open it has failed. Nothing is adopted.
+    Failed(CloseReason),
+}
 
 /// An endpoint that was adopted, its address and its peer.
 pub type AdoptedEndpoint = (DatagramId, SocketAddr, Option<SocketAddr>);

@@ -46,6 +46,7 @@ mod share;
 mod share_endpoints;
 mod shared_conns;
 mod shared_endpoints;
+mod shared_handshakes;
 mod shared_listener;
 mod stranded_events;
 mod take_over;

@@ -38,6 +38,7 @@ mod session_worlds;
 mod shard_quotas;
 mod shared_endpoints;
 mod sharing;
+mod sharing_handshakes;
 mod unaccepted;
 
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -4,7 +4,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::code::Refusal;
+use super::code::{CloseCode, Refusal};
 use super::{AddressPairRecord, Chunk, Id, Record, RecordFault, Transfer};
 
 /// An answer.
@@ -21,6 +21,16 @@ pub enum ServerAnswer {
     Connecting {
         /// Its name.
         conn: Id,
+    },
+    /// A connection was adopted that is still being opened; `Connected` or `Closed` follows.
+    AdoptedConnecting {
+        /// Its name.
+        conn: Id,
+    },
+    /// A connection is not adopted: the attempt to open it has failed.
+    ConnectFailed {
+        /// Why.
+        reason: CloseCode,
     },
     /// An endpoint for datagrams was made.
     Bound {
@@ -65,6 +75,8 @@ mod kind {
     pub(super) const ADDRESSES: u16 = 0x245;
     pub(super) const WRITTEN: u16 = 0x246;
     pub(super) const REFUSED: u16 = 0x247;
+    pub(super) const ADOPTED_CONNECTING: u16 = 0x248;
+    pub(super) const CONNECT_FAILED: u16 = 0x249;
 }
 
 impl ServerAnswer {
@@ -89,6 +101,10 @@ impl ServerAnswer {
             Self::Done => record(kind::DONE),
             Self::Listening { listener } => record(kind::LISTENING).with_id(listener),
             Self::Connecting { conn } => record(kind::CONNECTING).with_id(conn),
+            Self::AdoptedConnecting { conn } => record(kind::ADOPTED_CONNECTING).with_id(conn),
+            Self::ConnectFailed { reason } => {
+                record(kind::CONNECT_FAILED).with_count(reason as u32)
+            }
             Self::Bound { endpoint } => record(kind::BOUND).with_id(endpoint),
             Self::Value { value } => Record { body: [value, 0, 0, 0, 0], ..record(kind::VALUE) },
             Self::Addresses { local, remote } => {
@@ -114,6 +130,10 @@ impl ServerAnswer {
             kind::DONE => Self::Done,
             kind::LISTENING => Self::Listening { listener: id },
             kind::CONNECTING => Self::Connecting { conn: id },
+            kind::ADOPTED_CONNECTING => Self::AdoptedConnecting { conn: id },
+            kind::CONNECT_FAILED => {
+                Self::ConnectFailed { reason: CloseCode::from_code(record.count)? }
+            }
             kind::BOUND => Self::Bound { endpoint: id },
             kind::VALUE => Self::Value { value: record.body[0] },
             kind::ADDRESSES => {

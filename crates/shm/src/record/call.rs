@@ -111,7 +111,8 @@ pub enum SessionCall {
         /// The connection; `None`: all that the session and its own token have.
         conn: Option<Id>,
     },
-    /// The session owns a connection from now on that a token owns: `Connecting`.
+    /// The session owns a connection from now on that a token owns: `Connecting` if it is
+    /// established; since version 11 of the protocol `AdoptedConnecting` or `ConnectFailed`, too.
     Adopt {
         /// Cookie of the token, which the application has passed; 0: the one by which the session
         /// was opened.

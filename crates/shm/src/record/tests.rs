@@ -193,6 +193,8 @@ fn answer() -> impl Strategy<Value = ServerAnswer> {
         Just(Done),
         id().prop_map(|listener| Listening { listener }),
         id().prop_map(|conn| Connecting { conn }),
+        id().prop_map(|conn| AdoptedConnecting { conn }),
+        proptest::sample::select(CloseCode::ALL).prop_map(|reason| ConnectFailed { reason }),
         id().prop_map(|endpoint| Bound { endpoint }),
         any::<u64>().prop_map(|value| Value { value }),
         (address(), proptest::option::of(address()))

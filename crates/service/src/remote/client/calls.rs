@@ -13,7 +13,7 @@ use std::ops::RangeInclusive;
 
 use megapipe_link::LinkError;
 use megapipe_shm::BufferArea;
-use megapipe_shm::record::{Chunk, Command, ListenSharing, Refusal, ServerAnswer, SessionCall};
+use megapipe_shm::record::{Chunk, Command, Id, ListenSharing, Refusal, ServerAnswer, SessionCall};
 use megapipe_stack::{
     BindError, ConnId, ConnInfo, ConnectError, DatagramId, DatagramSharing, Holder, ListenError,
     ListenerId, OperationError,
@@ -27,8 +27,9 @@ use crate::limits::{CALL_BYTES, PREPENDED_BYTES_MAX};
 use crate::remote::CALL_BUFFER;
 use crate::remote::encoding::{
     Coded, conn_id, decode_holders, decode_info, decode_port_error, encode_begin, encode_bind,
-    encode_sharing, endpoint_id, id_of, id_of_endpoint, id_of_listener, listener_id,
+    encode_sharing, endpoint_id, id_of, id_of_endpoint, id_of_listener, listener_id, reason_of,
 };
+use crate::remote::lanes::AdoptedConn;
 use crate::sharing::Sharing;
 use crate::sleep::wait_readable;
 
@@ -516,16 +517,26 @@ impl RemoteClient {
         &mut self,
         token: u64,
         conn: Option<ConnId>,
-    ) -> Result<ConnId, MoveRefusal> {
+    ) -> Result<AdoptedConn, MoveRefusal> {
         let call = SessionCall::Adopt { token, conn: conn.map(id_of) };
         self.call_explained(call, |client, answer| match answer {
-            // One that the session owns already keeps its name.
-            ServerAnswer::Connecting { conn } => match client.ours(conn) {
-                Some(known) => Ok(known),
-                None => client.adopt_answered(conn_id(conn)),
-            },
+            ServerAnswer::Connecting { conn } => {
+                client.named_by_adoption(conn).map(AdoptedConn::Established)
+            }
+            ServerAnswer::AdoptedConnecting { conn } => {
+                client.named_by_adoption(conn).map(AdoptedConn::Connecting)
+            }
+            ServerAnswer::ConnectFailed { reason } => Ok(AdoptedConn::Failed(reason_of(reason))),
             _ => Err(ProtocolFault),
         })
+    }
+
+    /// One that the session owns already keeps its name.
+    fn named_by_adoption(&mut self, conn: Id) -> Result<ConnId, ProtocolFault> {
+        match self.ours(conn) {
+            Some(known) => Ok(known),
+            None => self.adopt_answered(conn_id(conn)),
+        }
     }
 
     /// The daemon's sentence why a connection does not move.

@@ -10,7 +10,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use megapipe_stack::{ConnId, DatagramId, OperationError};
 
-use super::{AdoptedEndpoint, LaneSet};
+use super::{AdoptedConn, AdoptedEndpoint, LaneSet};
 use crate::descriptors::{PassPurpose, SessionControl, SharedConn, SharedEndpoint};
 use crate::error::MoveRefusal;
 use crate::remote::encoding::SharedDatagram;
@@ -91,7 +91,7 @@ impl LaneSet {
     ///
     /// # Errors
     /// [`MoveRefusal`].
-    pub fn adopt_token(&mut self, token: BorrowedFd<'_>) -> Result<ConnId, MoveRefusal> {
+    pub fn adopt_token(&mut self, token: BorrowedFd<'_>) -> Result<AdoptedConn, MoveRefusal> {
         let control = self.token_control()?;
         let passed = control.pass(PassPurpose::Token, &[token]);
         let cookie = passed.map_err(|error| MoveRefusal::of_passed(&error))?;
@@ -102,7 +102,7 @@ impl LaneSet {
             let is_elsewhere =
                 adopted.as_ref().is_err_and(|refusal| refusal.raw_os_error() == ELSEWHERE);
             if !is_elsewhere {
-                adopted = adopted.map(|conn| self.name_of(lane, conn));
+                adopted = adopted.map(|conn| self.named_adopted(lane, conn));
                 break;
             }
         }
@@ -114,13 +114,27 @@ impl LaneSet {
     ///
     /// # Errors
     /// [`MoveRefusal`].
-    pub fn adopt_inherited(&mut self, name: SharedConn) -> Result<ConnId, MoveRefusal> {
+    pub fn adopt_inherited(&mut self, name: SharedConn) -> Result<AdoptedConn, MoveRefusal> {
         let lane = usize::from(name.lane);
         if lane >= self.lanes() {
             return Err(MoveRefusal::gone());
         }
         let adopted = self.lane(lane).adopt_shared(0, Some(name.conn))?;
-        Ok(self.name_of(lane, adopted))
+        Ok(self.named_adopted(lane, adopted))
+    }
+
+    fn named_adopted(&self, lane: usize, adopted: AdoptedConn) -> AdoptedConn {
+        match adopted {
+            AdoptedConn::Established(conn) => AdoptedConn::Established(self.name_of(lane, conn)),
+            AdoptedConn::Connecting(conn) => AdoptedConn::Connecting(self.name_of(lane, conn)),
+            failed @ AdoptedConn::Failed(_) => failed,
+        }
+    }
+
+    /// Whether tokens own connections that are being opened, too.
+    #[must_use]
+    pub fn shares_connecting(&self) -> bool {
+        self.control.as_ref().is_some_and(SessionControl::shares_connecting)
     }
 
     /// Whether tokens own endpoints for datagrams, too.

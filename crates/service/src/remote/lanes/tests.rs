@@ -60,7 +60,8 @@ fn host_and_peer() -> (ShardHost, RemoteClient) {
 fn attach(host: &mut ShardHost, key: u64) -> LaneSet {
     let (pid, name) = (std::process::id(), "test".to_owned());
     let client = ClientIdentity { pid, uid: 0, gid: 0, groups: Vec::new(), name };
-    let features = ClientFeatures { has_lanes: true, knows_event_details: true };
+    let features =
+        ClientFeatures { has_lanes: true, knows_event_details: true, shares_connecting: true };
     let opened = host.open(key, &client, &SIZES, features, None).expect("it is welcome");
     assert_eq!((opened.lanes, opened.sizes.receive_buffers), (SHARDS, 128));
     // Nothing closes the other end of the control socket here.

@@ -282,20 +282,19 @@ impl ObjectOwners {
         self.has_conn(session, conn) && self.conns[conn.index as usize].stage != ConnStage::Closed
     }
 
-    /// Whether a connection is established, and its application has not closed it.
-    pub(super) fn is_established(&self, conn: ConnId) -> bool {
+    /// Whether `connect` began a connection that is not established.
+    pub(super) fn is_connecting(&self, conn: ConnId) -> bool {
         let owner = self.conns.get(conn.index as usize);
-        owner.is_some_and(|it| it.generation == conn.generation && it.stage == ConnStage::Open)
+        owner
+            .is_some_and(|it| it.generation == conn.generation && it.stage == ConnStage::Connecting)
     }
 
-    /// Those of a session.
-    pub(super) fn established(&self, session: PoolId) -> Vec<ConnId> {
+    /// The connections of a session that its application has not closed.
+    pub(super) fn open_conns(&self, session: PoolId) -> Vec<ConnId> {
         let (mut all, mut next) = (Vec::new(), self.first_conn(session, false));
         while let Some(conn) = next {
             let owner = self.conns[conn.index as usize];
-            if owner.stage == ConnStage::Open {
-                all.push(conn);
-            }
+            all.push(conn);
             let following = self.conns.get(owner.next as usize);
             next = following.map(|it| ConnId { index: owner.next, generation: it.generation });
         }

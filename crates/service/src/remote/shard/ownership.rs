@@ -85,6 +85,11 @@ impl<O: Copy + Eq + Hash, S: Copy + Eq + Hash, T: Copy + Ord + Hash> SharedOwner
         self.objects.get(&object)?.tokens.first().copied()
     }
 
+    /// The tokens that own an object.
+    pub(super) fn tokens(&self, object: O) -> Vec<T> {
+        self.objects.get(&object).into_iter().flat_map(|it| &it.tokens).copied().collect()
+    }
+
     /// Whether a token owns an object.
     pub(super) fn has_token(&self, token: T, object: O) -> bool {
         self.tokens.get(&token).is_some_and(|its| its.contains(&object))

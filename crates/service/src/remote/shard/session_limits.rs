@@ -33,6 +33,9 @@ pub struct SessionLimits {
     /// Its client reads where a new connection begins, and that bytes of a broken one are left;
     /// `false`: such bytes are dropped.
     pub knows_event_details: bool,
+    /// Its client knows that connections which are being opened may be shared; `false`: its tokens
+    /// own none, and it adopts none.
+    pub shares_connecting: bool,
     /// Name of the session at its holder.
     pub key: u64,
     /// Share of a poll's operations, beside those of the other sessions.
@@ -64,6 +67,7 @@ impl SessionLimits {
         drain_bytes: DRAIN_BYTES_DEFAULT,
         user: 0,
         knows_event_details: true,
+        shares_connecting: true,
         key: 0,
         weight: 1,
         rights: None,

@@ -32,7 +32,7 @@ use crate::descriptors::ShareToken;
 use crate::limits::PRIVATE_BUFFER_BYTES;
 use crate::policy::{QuotaKind, QuotaReached};
 use crate::remote::buffer_names::session_of;
-use crate::remote::encoding::{conn_id, encode_event, id_of};
+use crate::remote::encoding::{conn_id, encode_event};
 use crate::remote::{SharedMemory, TokenChange};
 use crate::server::Server;
 
@@ -43,6 +43,8 @@ pub(super) enum ShardShareError {
     NotPassed,
     #[error("the connection is over, or is not established")]
     Unknown,
+    #[error("the attempt to open the connection has failed")]
+    ConnectFailed(CloseReason),
     #[error("the token does not stand for it, or what it stands for has ended")]
     NotOwned,
     #[error("the tokens of the user own as many connections as they may")]
@@ -60,7 +62,7 @@ impl ShardShareError {
         use rustix::io::Errno;
         let errno = match self {
             Self::NotPassed => Errno::BADF,
-            Self::Unknown => Errno::NOTCONN,
+            Self::Unknown | Self::ConnectFailed(_) => Errno::NOTCONN,
             Self::NotOwned => Errno::STALE,
             Self::Quota(_) | Self::Endpoints => Errno::DQUOT,
             Self::Holds | Self::NoMemory => Errno::NOBUFS,
@@ -77,9 +79,7 @@ impl SessionWork<'_> {
             SessionCall::Hold { token, conn } => {
                 self.hold(token, conn.map(conn_id)).map(|()| ServerAnswer::Done)
             }
-            SessionCall::Adopt { token, conn } => self
-                .adopt(token, conn.map(conn_id))
-                .map(|conn| ServerAnswer::Connecting { conn: id_of(conn) }),
+            SessionCall::Adopt { token, conn } => self.answer_adopt(token, conn.map(conn_id)),
             SessionCall::GiveBack { conn, chunk } => {
                 let (conn, bytes) = (conn_id(conn), self.bytes(chunk)?);
                 let checked = self.check_given_back(conn, bytes.len() as u64)?;
@@ -131,18 +131,7 @@ impl SessionWork<'_> {
 
     fn hold(&mut self, cookie: u64, conn: Option<ConnId>) -> Result<(), ShardShareError> {
         let token = self.made_token(cookie)?;
-        let held: HashSet<ConnId> = match conn {
-            Some(conn) if self.has_conn(conn) && self.owners.is_established(conn) => {
-                HashSet::from([conn])
-            }
-            Some(_) => return Err(ShardShareError::Unknown),
-            None => {
-                let established = self.owners.established(self.id).into_iter();
-                let shared = self.shared.owners.objects_of(self.id);
-                let by_token = self.own_token().map(|own| self.shared.owners.objects_of_token(own));
-                established.chain(shared).chain(by_token.into_iter().flatten()).collect()
-            }
-        };
+        let held = self.conns_to_hold(conn)?;
         let is_new = |conn: &&ConnId| !self.shared.owners.has_token(token.number(), **conn);
         if !self.shared.may_hold(&token, held.iter().filter(is_new).count()) {
             return Err(ShardShareError::Holds);
@@ -151,6 +140,9 @@ impl SessionWork<'_> {
         for conn in &held {
             let user = self.owners.of_conn(*conn);
             self.shared.owners.hold(token.number(), *conn, user);
+            if self.owners.is_connecting(*conn) {
+                self.shared.begin_handshake(*conn);
+            }
             self.shared.note_turn(*conn);
         }
         self.withhold_all(&held);
@@ -223,7 +215,11 @@ impl SessionWork<'_> {
         }
     }
 
-    fn adopt(&mut self, cookie: u64, conn: Option<ConnId>) -> Result<ConnId, ShardShareError> {
+    pub(super) fn adopt(
+        &mut self,
+        cookie: u64,
+        conn: Option<ConnId>,
+    ) -> Result<ConnId, ShardShareError> {
         let token = self.passed_token(cookie).ok_or(ShardShareError::NotPassed)?;
         let number = token.number();
         let only = || self.shared.owners.objects_of_token(number).first().copied();
@@ -231,6 +227,7 @@ impl SessionWork<'_> {
         if !self.shared.owners.has_token(number, conn) {
             return Err(ShardShareError::NotOwned);
         }
+        self.check_handshake(cookie, conn)?;
         if self.server.stack().addresses(conn).is_err() {
             self.drop_shared(conn);
             return Err(ShardShareError::NotOwned);
@@ -326,7 +323,7 @@ impl SessionWork<'_> {
         self.keep_unread(conn);
         let hand_over = self.owners.remove_conn(conn);
         self.finish_handed(conn, hand_over);
-        self.owners.add_conn(self.id, conn, false);
+        self.owners.add_conn(self.id, conn, self.shared.is_connecting(conn));
         self.shared.end_charge(conn);
         // It may be over, as its next event says.
         let _ = self.server.parts().0.set_pool(conn, self.id);
@@ -537,9 +534,10 @@ impl SharingWork<'_> {
     fn pass_on(&mut self, conn: ConnId, to: OwnersLeft<PoolId>) {
         let pool = match to {
             OwnersLeft::Session(next) => {
-                self.owners.add_conn(next, conn, false);
+                self.owners.add_conn(next, conn, self.shared.is_connecting(conn));
                 next
             }
+            OwnersLeft::Tokens if self.shared.connect_failure(conn).is_some() => return,
             OwnersLeft::Tokens => {
                 let Some(known) = self.shared.token_of(conn) else { return };
                 let (account, rights) = (known.account, known.token.rights().cloned());
@@ -702,15 +700,21 @@ impl SessionShard {
                 self.retry_deferred(now, conn);
                 self.enqueue_to_others(now, conn, event);
             }
+            Event::Connected { conn } => {
+                self.shared.end_handshake(conn);
+                self.enqueue_to_others(now, conn, event);
+            }
             Event::UnsentBelow { conn } | Event::Broken { conn, .. } => {
                 self.enqueue_to_others(now, conn, event)
             }
             Event::Received { conn, .. } | Event::PeerClosed { conn } => {
                 self.shared.note_turn(conn);
             }
-            Event::Closed { conn, .. } => {
+            Event::Closed { conn, reason } => {
                 self.enqueue_to_others(now, conn, event);
-                self.share_work(now).drop_shared(conn);
+                if !self.shared.fail_handshake(conn, reason) {
+                    self.share_work(now).drop_shared(conn);
+                }
             }
             _ => {}
         }

@@ -23,6 +23,7 @@ use megapipe_stack::{Chunk, ConnId, PoolId};
 use super::delivered_bytes::DeliveredBytes;
 use super::ownership::SharedOwnership;
 use super::shared_endpoints::SharedEndpoints;
+use super::shared_handshakes::SharedHandshake;
 use crate::descriptors::ShareToken;
 use crate::limits::HOLDS_MAX;
 use crate::policy::{QuotaCharge, SessionRights};
@@ -38,12 +39,14 @@ pub(super) struct SharedConnState {
     pub(super) charge: Option<QuotaCharge>,
     /// What its sessions may give back. `None`: it is not shared.
     delivered: Option<DeliveredBytes>,
+    pub(super) handshake: SharedHandshake,
 }
 
 impl SharedConnState {
     fn is_needed(&self) -> bool {
         let waits = !self.unread.is_empty() || !self.waiting.is_empty();
-        waits || self.charge.is_some() || self.delivered.is_some()
+        let is_open = self.handshake == SharedHandshake::Complete;
+        waits || self.charge.is_some() || self.delivered.is_some() || !is_open
     }
 }
 
@@ -285,7 +288,13 @@ impl SharedConns {
         state.unread
     }
 
-    fn tidy(&mut self, conn: ConnId) {
+    /// What a connection has, if it has anything.
+    #[inline]
+    pub(super) fn known_state(&self, conn: ConnId) -> Option<&SharedConnState> {
+        self.states.get(&conn)
+    }
+
+    pub(super) fn tidy(&mut self, conn: ConnId) {
         if self.states.get(&conn).is_some_and(|state| !state.is_needed()) {
             self.states.remove(&conn);
         }
