@@ -12,9 +12,10 @@ use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use megapipe_sockets::{Bsd, Error, SharedContext};
+use megapipe_sockets::{Bsd, EpollOp, Error, SharedContext};
 
 use crate::inheritance::{FORKING, ForkShare, INHERITED};
+use crate::inherited_sets;
 use crate::numbers::{self, NumberEntry};
 use crate::received_tokens;
 use crate::records::{RECORDS, RecordedSockets};
@@ -32,6 +33,10 @@ pub(crate) fn prepare() {
         Err(error) => {
             report::note(format_args!("a child cannot use this process's sockets: {error}"));
         }
+    }
+    if let Some(context) = stack::context() {
+        // A child has no members then.
+        let _ = catch_unwind(AssertUnwindSafe(|| inherited_sets::prepare(context)));
     }
 }
 
@@ -57,6 +62,7 @@ fn share() -> Result<Option<ForkShare>, Error> {
 
 /// After a fork, in the parent.
 pub(crate) fn resume() {
+    inherited_sets::resume();
     if let Some(shared) = FORKING.lock().take() {
         drop(shared);
         if let Some(context) = stack::context() {
@@ -68,7 +74,7 @@ pub(crate) fn resume() {
 /// What a number stands for, after the socket behind it was adopted.
 ///
 /// # Errors
-/// ECONNRESET: the connection has ended; ENETDOWN; as accept(2).
+/// ECONNRESET: what a token stands for has ended; ENETDOWN; as accept(2).
 #[inline]
 pub(crate) fn resolved(fd: c_int) -> Result<NumberEntry, Error> {
     match numbers::entry(fd) {
@@ -102,11 +108,7 @@ fn adopt(records: &RecordedSockets, place: u32) -> Result<(), Error> {
     let socket = INHERITED.lock().as_ref().and_then(|it| it.sockets.get(place as usize).cloned());
     let socket = socket.ok_or(Error::BadDescriptor)?;
     let mut context = records.start_stack()?;
-    let adopted = context.adopt_inherited(&socket);
-    let inner = adopted.map_err(|error| match error.raw_os_error() {
-        libc::ESTALE => Error::from_raw_os_error(libc::ECONNRESET),
-        _ => error,
-    })?;
+    let inner = context.adopt_inherited(&socket)?;
     let mut is_used = false;
     for (fd, entry) in numbers::known(0, u32::MAX) {
         if entry == NumberEntry::Inherited(place) {
@@ -122,6 +124,39 @@ fn adopt(records: &RecordedSockets, place: u32) -> Result<(), Error> {
         // Another thread has closed its last number.
         false => context.close(inner),
     }
+}
+
+/// The noted members of a set that this process uses join it, and those of its members that are
+/// sets. One that this process cannot have is left out.
+///
+/// # Errors
+/// ENETDOWN: the stack cannot start.
+pub(crate) fn join_members(records: &mut RecordedSockets, set: c_int) -> Result<(), Error> {
+    let members = inherited_sets::take_members(set);
+    if members.is_empty() {
+        return Ok(());
+    }
+    records.use_members(set);
+    records.activate_all()?;
+    let mut context = records.start_stack()?;
+    let mixed = records.mixed_set(context, set)?;
+    for (number, event) in members {
+        match numbers::entry(number) {
+            NumberEntry::Inherited(place) => {
+                let _ = adopt(records, place);
+            }
+            NumberEntry::Set(_) | NumberEntry::PendingSet => {
+                join_members(records, number)?;
+                records.mixed_set(context, number)?;
+            }
+            _ => {}
+        }
+        if let NumberEntry::Stack(inner) | NumberEntry::Set(inner) = numbers::entry(number) {
+            // One that the child has added itself stays as it is.
+            let _ = context.epoll_ctl(mixed, EpollOp::Add(event), inner);
+        }
+    }
+    Ok(())
 }
 
 /// A number of an inherited socket is closed that was not used. The last one ends the ownership

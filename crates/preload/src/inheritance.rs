@@ -13,6 +13,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 
 use megapipe_sockets::{Fd, InheritedSocket};
 
+use crate::inherited_sets;
 use crate::numbers::{self, NumberEntry};
 use crate::raw;
 use crate::state_lock::StateLock;
@@ -62,6 +63,7 @@ pub(crate) fn is_childs(fd: c_int) -> bool {
 
 /// After a fork, in the child, where the numbers of the parent's stack were looked at.
 pub(crate) fn inherit() {
+    inherited_sets::inherit();
     let shared = FORKING.lock().take();
     let inherited = shared.map(|ForkShare { token, sockets, .. }| InheritedSockets {
         token: token.into_raw_fd(),

@@ -16,6 +16,7 @@
 //! - `elf.rs`, `program_check.rs`: whether a program can be preloaded. `imports.rs`: what it calls.
 //! - `restored_environment.rs`: the settings in the environment of a program that is started.
 //! - `exec_sharing.rs`, `fork_sharing.rs`: connections that programs and children go on with.
+//! - `inherited_sets.rs`: members of sets that a child inherits.
 //! - `link.rs`: the link of the stack, which a master opens for its worker.
 //! - `stack.rs`: its start, its end, and the guard of every call.
 //! - `calls/`: the interposed functions, by family. `report.rs`, `refusals.rs`: lines for a person.
@@ -42,6 +43,7 @@ mod fork_sharing;
 mod handlers;
 pub mod imports;
 mod inheritance;
+mod inherited_sets;
 mod inner;
 mod kernel_waits;
 mod link;

@@ -393,9 +393,9 @@ pub(crate) fn refuse_in_child() -> Error {
             raw::process(),
             match is_shared() {
                 true =>
-                    "on the back end service a child has its parent's listeners, established \
-                         connections and UDP sockets, but not members of its sets, nor UDP sockets \
-                         of an older daemon",
+                    "on the back end service a child has its parent's listeners, connections and \
+                         UDP sockets, but of an older daemon not those that still connect, and no \
+                         UDP sockets",
                 false => "on the back end local, one process has the stack",
             }
         ));

@@ -139,8 +139,8 @@ static void connected(void) {
     int there = accept_behind(&made);
     answer(there);
     reap(pid);
-    /* The parent has it as well. */
-    say_poll(made.fd, PATIENCE);
+    /* The parent has it as well, and waits for its end. */
+    need(short_poll(made.fd, POLLIN, PATIENCE) & POLLIN, "the end");
     char byte;
     say("read", read(made.fd, &byte, 1));
     close(made.fd);

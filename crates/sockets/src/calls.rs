@@ -17,7 +17,7 @@ use std::time::Duration;
 mod address;
 mod close;
 mod connect;
-mod epoll;
+pub(crate) mod epoll;
 mod ioctl;
 mod listen;
 mod options;

@@ -60,6 +60,8 @@ struct EpollSet {
     members: Vec<u32>,
     /// Items in the queue that were taken out of the set.
     removed: u32,
+    /// Nothing is read ahead of its members since a fork, until the program waits for it.
+    is_withheld: bool,
 }
 
 struct EpollItem {
@@ -120,7 +122,8 @@ impl EpollSets {
     /// An empty set, whose own object is `object`; there is room for it.
     pub(crate) fn create(&mut self, object: u32) {
         let (ready, members) = (Vec::new(), Vec::new());
-        self.sets.insert(EpollSet { object, kernels: None, ready, members, removed: 0 });
+        let (kernels, removed, is_withheld) = (None, 0, false);
+        self.sets.insert(EpollSet { object, kernels, ready, members, removed, is_withheld });
     }
 
     /// The kernel's part of a set.
@@ -131,6 +134,33 @@ impl EpollSets {
     /// The set's own object, if there is such a set.
     pub(crate) fn object_of(&self, set: u32) -> Option<u32> {
         self.sets.get(set).map(|set| set.object)
+    }
+
+    /// The members of a set that are descriptors of the context, with what was asked for them.
+    pub(crate) fn members_of(&self, set: u32) -> Vec<(Fd, EpollEvent)> {
+        let items = self.sets[set].members.iter().map(|item| &self.items[*item]);
+        items.map(|item| (item.fd, EpollEvent { events: item.events, data: item.data })).collect()
+    }
+
+    /// The objects that a set watches.
+    pub(crate) fn objects_of(&self, set: u32) -> Vec<u32> {
+        self.sets[set].members.iter().map(|item| self.items[*item].object).collect()
+    }
+
+    /// Nothing is read ahead of the members of any set.
+    pub(crate) fn withhold_all(&mut self) {
+        self.sets.iter_mut().for_each(|(_, set)| set.is_withheld = true);
+    }
+
+    /// Whether nothing is read ahead of a set's members.
+    #[inline]
+    pub(crate) fn is_withheld(&self, set: u32) -> bool {
+        self.sets[set].is_withheld
+    }
+
+    /// The program waits for a set.
+    pub(crate) fn end_withholding(&mut self, set: u32) {
+        self.sets[set].is_withheld = false;
     }
 
     // -- membership
@@ -601,6 +631,21 @@ mod tests {
         watching.sets.queue(watching.item);
         watching.sets.settle(watching.first, Events::IN);
         assert_eq!(watching.wait(Events::IN), [(Events::IN, 42)], "a call has left something");
+    }
+
+    #[test]
+    fn members_are_those_that_were_added_and_not_removed() {
+        let mut watching = Watching::new(Events::IN | Events::EDGE);
+        let event = EpollEvent { events: Events::IN | Events::EDGE | Events::ALWAYS, data: 42 };
+        assert_eq!(watching.sets.members_of(0), [(3, event)]);
+        assert_eq!(watching.sets.objects_of(0), [7]);
+        watching.sets.withhold_all();
+        assert!(watching.sets.is_withheld(0));
+        watching.sets.end_withholding(0);
+        assert!(!watching.sets.is_withheld(0));
+        watching.sets.queue(watching.item);
+        watching.sets.remove(watching.item, &mut watching.first);
+        assert!(watching.sets.members_of(0).is_empty() && watching.sets.objects_of(0).is_empty());
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! ```text
 //!  parent  share_for_fork     one token owns all connections; unread bytes go back to the service
 //!          fork
-//!  parent  resume_after_fork  closes its copy of the token; goes on to read where it waits
+//!  parent  resume_after_fork  closes its copy of the token; goes on to read where a thread waits
 //!  child   adopt_inherited    on first use of a socket, in a context of its own
 //!
 //!  sender    share_stream     a token owns one connection
@@ -24,11 +24,12 @@ use std::time::Duration;
 
 use megapipe::{Handle, ShareError, SharedConn, SharedEndpoint};
 
+use crate::calls::epoll;
 use crate::datagram::{DatagramSocket, InheritedDatagram};
 use crate::descriptors::Fd;
 use crate::error::Error;
 use crate::fallible_box::FallibleBox;
-use crate::flags::OpenFlags;
+use crate::flags::{EpollEvent, OpenFlags};
 use crate::limits::NIL;
 use crate::ports::{NoConnections, PortSpace};
 use crate::readiness::ConnectProgress;
@@ -78,8 +79,9 @@ pub struct SharedSockets {
 
 impl SharedContext {
     /// Prepares for a fork: all connections, also those that are being established, and datagram
-    /// sockets that have descriptors belong to the child as well. `None`: there are none, or another back end has them. A service that does
-    /// not answer delays the fork for some seconds at most.
+    /// sockets that have descriptors belong to the child as well. `None`: there are none, or
+    /// another back end has them. A service that does not answer delays the fork for some seconds at
+    /// most.
     ///
     /// # Errors
     /// The service's refusal, or ETIMEDOUT; the child inherits nothing then.
@@ -96,6 +98,13 @@ impl SharedContext {
             sockets.resume_after_fork();
             Ok(())
         });
+    }
+
+    /// The members of a set that are descriptors of this context, with what was asked for them. No
+    /// members where `set` is no set, or another thread does not leave the context in time.
+    pub fn set_members(&self, set: Fd) -> Vec<(Fd, EpollEvent)> {
+        let members = self.once_within(PATIENCE, |sockets| epoll::members(sockets, set));
+        members.and_then(Result::ok).unwrap_or_default()
     }
 
     /// Adopts a socket that this process has inherited: its context was attached by the token. A
@@ -266,30 +275,36 @@ impl Sockets {
 
     fn resume_after_fork(&mut self) {
         self.channel.end_withholding();
-        let waiting = self.objects.iter().filter(|(_, entry)| {
-            let has_readers = entry.watchers != NIL || entry.sleepers > 0;
-            has_readers && is_withheld(&entry.kind)
-        });
+        self.sets.withhold_all();
+        let waiting = self.objects.iter().filter(|(_, entry)| entry.sleepers > 0);
         let waiting: Vec<u32> = waiting.map(|(object, _)| object).collect();
-        waiting.into_iter().for_each(|object| self.resume(object));
+        waiting.into_iter().for_each(|object| self.resume_if_withheld(object));
         self.channel.note_uncounted();
     }
 
     /// The program looks at a socket: bytes of a connection are read ahead again, and datagrams
-    /// are looked for.
+    /// are looked for. The same of the members of a set.
     pub(crate) fn resume(&mut self, object: u32) {
         if let Some((stream, channel)) = self.stream_mut(object) {
             stream.resume(channel);
         } else if let Some((socket, channel)) = self.datagram_mut(object) {
             let events = socket.look(channel);
             self.notify_any(object, events);
+        } else if let Some(set) = self.set_of_object(object) {
+            self.sets.end_withholding(set);
+            let members = self.sets.objects_of(set);
+            members.into_iter().for_each(|member| self.resume_if_withheld(member));
         }
     }
 
     /// As [`Sockets::resume`], where nothing was read ahead since a fork.
     #[inline]
     pub(crate) fn resume_if_withheld(&mut self, object: u32) {
-        if self.object(object).is_some_and(|entry| is_withheld(&entry.kind)) {
+        let is_withheld = self.object(object).is_some_and(|entry| match &entry.kind {
+            ObjectKind::Epoll(set) => self.sets.is_withheld(*set),
+            kind => is_withheld(kind),
+        });
+        if is_withheld {
             self.resume(object);
         }
     }

@@ -335,6 +335,11 @@ fn sockets_that_connect_are_inherited() {
 }
 
 #[test]
+fn children_use_the_sets_of_their_parent() {
+    compare_with_linux("children_use_the_sets_of_their_parent", "inherited_sets.c");
+}
+
+#[test]
 fn udp_sockets_of_several_processes_work() {
     serve_and_ask("udp_sockets_of_several_processes_work", "datagrams.c");
 }

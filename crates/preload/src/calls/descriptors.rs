@@ -11,6 +11,7 @@ use megapipe_sockets::{Bsd, Error};
 use super::answer;
 use crate::foreign_children;
 use crate::fork_sharing;
+use crate::inherited_sets;
 use crate::nested_sets;
 use crate::next::interpose;
 use crate::numbers::{self, NumberEntry, child_views};
@@ -90,6 +91,13 @@ fn reap_cold(fd: c_int) {
 /// # Errors
 /// As close(2).
 pub(super) fn detach(fd: c_int) -> Result<(), Error> {
+    if inherited_sets::has_any() {
+        stack::enter(|| {
+            let _records = RECORDS.lock();
+            inherited_sets::forget(fd);
+            Ok(())
+        })?;
+    }
     match numbers::entry(fd) {
         NumberEntry::Stack(inner) => {
             numbers::set(fd, NumberEntry::Kernel);

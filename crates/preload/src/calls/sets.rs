@@ -16,7 +16,9 @@ use megapipe_sockets::{Bsd, EpollEvent, EpollOp, Error, Events, Fd, SignalMask};
 
 use super::descriptors::reap;
 use super::{answer, passed, retried_on_stack, without_record};
+use crate::foreign_children;
 use crate::fork_sharing;
+use crate::inherited_sets;
 use crate::kernel_waits::{KernelWait, kernel_part};
 use crate::memory::{self, Access};
 use crate::nested_sets;
@@ -45,6 +47,13 @@ interpose! {
 
     /// epoll_ctl(2).
     fn epoll_ctl(set: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int |pass| {
+        if inherited_sets::has_any() {
+            // SAFETY: the program promises an event, or null.
+            match control_inherited(set, fd, || unsafe { operation(op, event) }) {
+                Ok(false) => {}
+                done => return answer(done.map(|_| 0)),
+            }
+        }
         answer(retried_on_stack(|| match fork_sharing::resolved(fd)? {
             NumberEntry::Kernel if !nested_sets::was_set(fd) => Ok(Some(pass())),
             NumberEntry::Recorded(_) => {
@@ -134,6 +143,40 @@ fn created(set: c_int) -> c_int {
         });
     }
     set
+}
+
+/// epoll_ctl(2) with a member of a set that this process has inherited and not used. Returns
+/// whether it was one.
+#[cold]
+fn control_inherited(
+    set: c_int,
+    fd: c_int,
+    op: impl Fn() -> Result<EpollOp, Error>,
+) -> Result<bool, Error> {
+    if foreign_children::is_foreign() || numbers::is_kernel(fd) {
+        return Ok(false);
+    }
+    stack::enter(|| {
+        let done = {
+            let _records = RECORDS.lock();
+            inherited_sets::control((set, fd), op()?)
+        };
+        done.map_or(Ok(false), |done| done.map(|()| true))
+    })
+}
+
+/// This process uses a set: what it has inherited of it joins it.
+///
+/// # Errors
+/// ENETDOWN.
+#[cold]
+pub(super) fn join_inherited(set: c_int) -> Result<(), Error> {
+    match numbers::entry(set) {
+        NumberEntry::Set(_) | NumberEntry::PendingSet if !foreign_children::is_foreign() => {
+            stack::enter(|| fork_sharing::join_members(&mut RECORDS.lock(), set))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// epoll_ctl(2) with a recorded socket. A listener that was shut down is in no set of the kernel.
@@ -256,6 +299,9 @@ unsafe fn operation(op: c_int, event: *const epoll_event) -> Result<EpollOp, Err
 
 /// Returns the stack's part of a set. Recorded members start the stack.
 fn set_of(set: c_int) -> Result<Option<Fd>, Error> {
+    if inherited_sets::has_any() {
+        join_inherited(set)?;
+    }
     match numbers::entry(set) {
         NumberEntry::Set(inner) => Ok(Some(inner)),
         NumberEntry::PendingSet => stack::enter(|| {

@@ -8,8 +8,9 @@ use libc::{fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 use megapipe_marshal::{duration, milliseconds, with_time_left};
 use megapipe_sockets::{Bsd, Error, Events, Fd, PollFd, SignalMask};
 
-use super::answer;
+use super::{answer, sets};
 use crate::fork_sharing;
+use crate::inherited_sets;
 use crate::memory::{self, Access};
 use crate::next::interpose;
 use crate::numbers::{self, NumberEntry};
@@ -172,6 +173,9 @@ fn watched(fd: c_int) -> Result<Option<WatchedParts>, Error> {
         {
             return Ok(Some(parts));
         }
+    }
+    if inherited_sets::has_any() {
+        sets::join_inherited(fd)?;
     }
     match fork_sharing::resolved(fd)? {
         NumberEntry::Stack(inner) | NumberEntry::Set(inner) => {

@@ -38,6 +38,11 @@ fn set_of(sockets: &Sockets, fd: Fd) -> Result<(u32, u32), Error> {
     }
 }
 
+/// The members of a set that are descriptors of the context.
+pub(crate) fn members(sockets: &Sockets, fd: Fd) -> Result<Vec<(Fd, EpollEvent)>, Error> {
+    set_of(sockets, fd).map(|(set, _)| sockets.sets.members_of(set))
+}
+
 /// epoll_ctl(2). `number` is the one by which the member joined, or joins.
 pub(super) fn control(
     sockets: &mut Sockets,
@@ -124,6 +129,9 @@ pub(super) fn wait(
         Ok(set) => set,
         Err(error) => return Attempt::Done(Err(error)),
     };
+    if sockets.sets.is_withheld(set) {
+        sockets.resume(object);
+    }
     sockets.descriptors.wake_resting();
     let count = match sockets.collect(set, out) {
         Ok(count) => count,

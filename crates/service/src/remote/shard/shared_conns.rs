@@ -18,15 +18,26 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use megapipe_stack::{Chunk, ConnId, PoolId};
+use megapipe_stack::{Chunk, CloseReason, ConnId, PoolId};
 
 use super::delivered_bytes::DeliveredBytes;
 use super::ownership::SharedOwnership;
 use super::shared_endpoints::SharedEndpoints;
-use super::shared_handshakes::SharedHandshake;
 use crate::descriptors::ShareToken;
 use crate::limits::HOLDS_MAX;
 use crate::policy::{QuotaCharge, SessionRights};
+
+/// How far a shared connection is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum SharedHandshake {
+    /// It is established.
+    #[default]
+    Complete,
+    /// It is being opened.
+    Pending,
+    /// The attempt has failed.
+    Failed(CloseReason),
+}
 
 /// What a connection has beside its owner.
 #[derive(Debug, Default)]

@@ -19,20 +19,8 @@ use megapipe_stack::{CloseReason, ConnId};
 use super::ops::SessionWork;
 use super::ownership::OwnersLeft;
 use super::share::ShardShareError;
-use super::shared_conns::SharedConns;
+use super::shared_conns::{SharedConns, SharedHandshake};
 use crate::remote::encoding::{close_code, id_of};
-
-/// How far a shared connection is.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum SharedHandshake {
-    /// It is established.
-    #[default]
-    Complete,
-    /// It is being opened.
-    Pending,
-    /// The attempt has failed.
-    Failed(CloseReason),
-}
 
 impl SharedConns {
     /// A connection is shared that is being opened.
