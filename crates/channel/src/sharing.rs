@@ -189,6 +189,12 @@ impl<T> Channel<T> {
         }
     }
 
+    /// Whether the service shares connections that are being established.
+    #[must_use]
+    pub fn shares_connecting(&mut self) -> bool {
+        self.connecting_is_shared_on_service()
+    }
+
     /// Whether the handle's attempt to connect goes on: [`Event::Connect`](crate::Event::Connect)
     /// follows.
     #[must_use]

@@ -146,6 +146,24 @@ static void connected(void) {
     close(made.fd);
 }
 
+/* -- at once: nothing but connect(2) was called before */
+
+static void connected_at_once(void) {
+    int listening = listener();
+    struct sockaddr_in to = name_of(listening);
+    int fd = begin(&to);
+    pid_t pid = child();
+    if (pid == 0) {
+        close(listening);
+        greet(fd);
+        exit(0);
+    }
+    close(fd);
+    answer(accept(listening, NULL, NULL));
+    close(listening);
+    reap(pid);
+}
+
 /* -- the child is the only one that has it, and waits by a set */
 
 static void connected_alone(void) {
@@ -298,6 +316,21 @@ static void executed(void) {
     reap(pid);
 }
 
+static void executed_at_once(void) {
+    int listening = listener();
+    fcntl(listening, F_SETFD, FD_CLOEXEC);
+    struct sockaddr_in to = name_of(listening);
+    int fd = begin(&to);
+    pid_t pid = vfork();
+    if (pid == 0)
+        execute("go_on", fd);
+    need(pid > 0, "vfork");
+    close(fd);
+    answer(accept(listening, NULL, NULL));
+    close(listening);
+    reap(pid);
+}
+
 static void executed_by_vfork(void) {
     struct attempt made = attempt();
     pid_t pid = vfork();
@@ -357,6 +390,7 @@ static void passed(void) {
 
 static const struct part parts[] = {
     {"connected", connected},
+    {"connected at once", connected_at_once},
     {"connected alone", connected_alone},
     {"connected in a grandchild", connected_in_grandchild},
     {"connected while blocking", connected_while_blocking},
@@ -364,6 +398,7 @@ static const struct part parts[] = {
     {"refused alone", refused_alone},
     {"refused before", refused_before},
     {"executed", executed},
+    {"executed at once", executed_at_once},
     {"executed by vfork", executed_by_vfork},
     {"refused to a program", refused_to_program},
     {"passed", passed},

@@ -80,8 +80,8 @@ pub struct SharedSockets {
 impl SharedContext {
     /// Prepares for a fork: all connections, also those that are being established, and datagram
     /// sockets that have descriptors belong to the child as well. `None`: there are none, or
-    /// another back end has them. A service that does not answer delays the fork for some seconds at
-    /// most.
+    /// another back end has them. A service that does not answer delays the fork for some seconds
+    /// at most.
     ///
     /// # Errors
     /// The service's refusal, or ETIMEDOUT; the child inherits nothing then.
@@ -220,13 +220,13 @@ impl Sockets {
         polled.map(|()| Some(shared))
     }
 
-    /// Those that a child inherits.
-    fn shareable_streams(&mut self) -> Vec<u32> {
-        let streams =
-            self.objects.iter().filter(|(_, entry)| matches!(&entry.kind, ObjectKind::Stream(_)));
-        let mut objects: Vec<u32> = streams.map(|(object, _)| object).collect();
-        objects.retain(|object| self.inherited_stream(*object).is_some());
-        objects
+    /// Those that a child may inherit. Of one that connects the service may not have sent the name.
+    fn shareable_streams(&self) -> Vec<u32> {
+        let streams = self.objects.iter().filter(|(_, entry)| {
+            let ObjectKind::Stream(stream) = &entry.kind else { return false };
+            stream.may_be_inherited()
+        });
+        streams.map(|(object, _)| object).collect()
     }
 
     /// What was read ahead is for the process that reads next. Returns the connections whose bytes
@@ -235,7 +235,7 @@ impl Sockets {
         let mut streams = self.shareable_streams();
         streams.retain(|object| {
             let Some((stream, channel)) = self.stream_mut(*object) else { return false };
-            if matches!(stream.progress, ConnectProgress::Closed) {
+            if !stream.has_connection_to_share() || channel.shared_name(stream.handle).is_none() {
                 return false;
             }
             let seen = stream.withhold();
@@ -315,8 +315,9 @@ impl Sockets {
             return self.share_datagram(object);
         }
         let (stream, channel) = self.stream_mut(object).ok_or(Error::NotSupported)?;
-        let inherited = stream.for_child(false, |handle| channel.shared_name(handle));
-        if inherited.and_then(|inherited| inherited.shared_name()).is_none() {
+        let is_connecting = matches!(stream.progress, ConnectProgress::Connecting);
+        let is_known = !is_connecting || channel.shares_connecting();
+        if !stream.has_connection_to_share() || !is_known {
             return Err(Error::NotSupported);
         }
         let handle = stream.handle;

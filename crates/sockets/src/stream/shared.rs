@@ -72,6 +72,34 @@ impl InheritedStream {
 }
 
 impl StreamSocket {
+    /// What another process can have of the socket. `None`: nothing.
+    fn connection_to_share(&self) -> Option<InheritedConnection> {
+        match self.progress {
+            // Its first bytes are this process's to write.
+            _ if self.syn_data == SynData::Awaited => None,
+            ConnectProgress::Connecting | ConnectProgress::Connected => {
+                Some(InheritedConnection::Shared(None))
+            }
+            ConnectProgress::Closed => {
+                let is_blank = matches!(self.blank, Blank::Local);
+                let is_kernels = matches!(self.blank, Blank::Kernel(_));
+                // The port of an address that was bound is this process's.
+                let is_own = is_kernels || is_blank && self.bound.is_some();
+                (!is_own).then_some(InheritedConnection::Over { error: self.error, is_blank })
+            }
+        }
+    }
+
+    /// Whether a child inherits the socket, if the service shares its connection.
+    pub(crate) fn may_be_inherited(&self) -> bool {
+        self.connection_to_share().is_some()
+    }
+
+    /// Whether the service has the socket's connection, and another process can have it.
+    pub(crate) fn has_connection_to_share(&self) -> bool {
+        matches!(self.connection_to_share(), Some(InheritedConnection::Shared(_)))
+    }
+
     /// The socket for a child process, by the name of its connection. `None`: the child cannot have
     /// it.
     pub(crate) fn for_child(
@@ -79,21 +107,11 @@ impl StreamSocket {
         is_nonblocking: bool,
         name_of: impl FnOnce(Handle) -> Option<SharedConn>,
     ) -> Option<InheritedStream> {
-        let connection = match self.progress {
-            // Its first bytes are this process's to write.
-            _ if self.syn_data == SynData::Awaited => return None,
-            ConnectProgress::Connecting | ConnectProgress::Connected => {
+        let connection = match self.connection_to_share()? {
+            InheritedConnection::Shared(_) => {
                 InheritedConnection::Shared(Some(name_of(self.handle)?))
             }
-            ConnectProgress::Closed => {
-                let is_blank = matches!(self.blank, Blank::Local);
-                let is_kernels = matches!(self.blank, Blank::Kernel(_));
-                // The port of an address that was bound is this process's.
-                if is_kernels || is_blank && self.bound.is_some() {
-                    return None;
-                }
-                InheritedConnection::Over { error: self.error, is_blank }
-            }
+            over => over,
         };
         let Self { is_v6, connecting, shut: has_shut, options, .. } = *self;
         Some(InheritedStream { connection, is_v6, is_nonblocking, connecting, has_shut, options })
