@@ -153,7 +153,7 @@ pub(crate) fn join_members(records: &mut RecordedSockets, set: c_int) -> Result<
         }
         if let NumberEntry::Stack(inner) | NumberEntry::Set(inner) = numbers::entry(number) {
             // One that the child has added itself stays as it is.
-            let _ = context.epoll_ctl(mixed, EpollOp::Add(event), inner);
+            let _ = context.epoll_ctl_by_number(mixed, EpollOp::Add(event), inner, number);
         }
     }
     Ok(())

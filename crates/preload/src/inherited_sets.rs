@@ -11,11 +11,10 @@
 //! - What is here is used under the lock of the records.
 //! - [`COUNT`] is the number of members that are noted.
 
-use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use megapipe_sockets::{EpollEvent, EpollOp, Error, Fd, SharedContext};
+use megapipe_sockets::{EpollEvent, EpollOp, Error, SharedContext};
 
 use crate::numbers::{self, NumberEntry};
 use crate::state_lock::StateLock;
@@ -44,21 +43,17 @@ pub(crate) fn has_any() -> bool {
 
 /// Before a fork: notes the members of the sets that the stack has.
 pub(crate) fn prepare(context: &SharedContext) {
-    let (mut numbers_of, mut sets) = (BTreeMap::<Fd, c_int>::new(), Vec::new());
-    for (number, entry) in numbers::known(0, u32::MAX) {
-        if let NumberEntry::Stack(inner) | NumberEntry::Set(inner) = entry {
-            numbers_of.insert(inner, number);
-        }
-        if let NumberEntry::Set(inner) = entry {
-            sets.push((number, inner));
-        }
-    }
+    let inner_of = |number| match numbers::entry(number) {
+        NumberEntry::Stack(inner) | NumberEntry::Set(inner) => Some(inner),
+        // A recorded listener knows its sets itself.
+        _ => None,
+    };
     let mut members = MEMBERS.lock();
-    for (set, inner) in sets {
-        let its = context.set_members(inner).into_iter();
-        // A member whose number was closed before that of its duplicate is left out.
-        let its = its.filter_map(|(fd, event)| Some((*numbers_of.get(&fd)?, event)));
-        members.extend(its.map(|(number, event)| InheritedMember { set, number, event }));
+    for (set, entry) in numbers::known(0, u32::MAX) {
+        if let NumberEntry::Set(inner) = entry {
+            let its = context.set_members(inner, inner_of).into_iter();
+            members.extend(its.map(|(number, event)| InheritedMember { set, number, event }));
+        }
     }
 }
 

@@ -136,10 +136,12 @@ impl EpollSets {
         self.sets.get(set).map(|set| set.object)
     }
 
-    /// The members of a set that are descriptors of the context, with what was asked for them.
-    pub(crate) fn members_of(&self, set: u32) -> Vec<(Fd, EpollEvent)> {
+    /// The members of a set that are descriptors of the context: the number by which each joined,
+    /// its object, and what was asked for it.
+    pub(crate) fn members_of(&self, set: u32) -> Vec<(RawFd, u32, EpollEvent)> {
         let items = self.sets[set].members.iter().map(|item| &self.items[*item]);
-        items.map(|item| (item.fd, EpollEvent { events: item.events, data: item.data })).collect()
+        let event = |item: &EpollItem| EpollEvent { events: item.events, data: item.data };
+        items.map(|item| (item.number, item.object, event(item))).collect()
     }
 
     /// The objects that a set watches.
@@ -637,7 +639,7 @@ mod tests {
     fn members_are_those_that_were_added_and_not_removed() {
         let mut watching = Watching::new(Events::IN | Events::EDGE);
         let event = EpollEvent { events: Events::IN | Events::EDGE | Events::ALWAYS, data: 42 };
-        assert_eq!(watching.sets.members_of(0), [(3, event)]);
+        assert_eq!(watching.sets.members_of(0), [(3, 7, event)]);
         assert_eq!(watching.sets.objects_of(0), [7]);
         watching.sets.withhold_all();
         assert!(watching.sets.is_withheld(0));

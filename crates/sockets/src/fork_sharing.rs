@@ -19,7 +19,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use megapipe::{Handle, ShareError, SharedConn, SharedEndpoint};
@@ -100,10 +100,16 @@ impl SharedContext {
         });
     }
 
-    /// The members of a set that are descriptors of this context, with what was asked for them. No
-    /// members where `set` is no set, or another thread does not leave the context in time.
-    pub fn set_members(&self, set: Fd) -> Vec<(Fd, EpollEvent)> {
-        let members = self.once_within(PATIENCE, |sockets| epoll::members(sockets, set));
+    /// The members of a set that are descriptors of this context: the number by which each joined
+    /// ([`crate::Bsd::epoll_ctl_by_number`]), and what was asked for it. `fd_of` returns what a
+    /// number stands for now; one that stands for something else is left out. No members where
+    /// `set` is no set, or another thread does not leave the context in time.
+    pub fn set_members(
+        &self,
+        set: Fd,
+        fd_of: impl Fn(RawFd) -> Option<Fd>,
+    ) -> Vec<(RawFd, EpollEvent)> {
+        let members = self.once_within(PATIENCE, |sockets| epoll::members(sockets, set, fd_of));
         members.and_then(Result::ok).unwrap_or_default()
     }
 

@@ -38,9 +38,20 @@ fn set_of(sockets: &Sockets, fd: Fd) -> Result<(u32, u32), Error> {
     }
 }
 
-/// The members of a set that are descriptors of the context.
-pub(crate) fn members(sockets: &Sockets, fd: Fd) -> Result<Vec<(Fd, EpollEvent)>, Error> {
-    set_of(sockets, fd).map(|(set, _)| sockets.sets.members_of(set))
+/// The members of a set that are descriptors of the context, by the numbers by which they joined. A
+/// number of which `fd_of` returns no descriptor of the member is left out.
+pub(crate) fn members(
+    sockets: &Sockets,
+    set: Fd,
+    fd_of: impl Fn(RawFd) -> Option<Fd>,
+) -> Result<Vec<(RawFd, EpollEvent)>, Error> {
+    let (set, _) = set_of(sockets, set)?;
+    let is_open = |number: RawFd, object: u32| {
+        fd_of(number).is_some_and(|fd| sockets.descriptors.object(fd) == Ok(object))
+    };
+    let members = sockets.sets.members_of(set).into_iter();
+    let open = members.filter(|(number, object, _)| is_open(*number, *object));
+    Ok(open.map(|(number, _, event)| (number, event)).collect())
 }
 
 /// epoll_ctl(2). `number` is the one by which the member joined, or joins.
