@@ -114,24 +114,10 @@ static void serve(int set, int listening, int count) {
     }
 }
 
-static int connected_to_child(const struct sockaddr_in *at) {
-    /* On the stack nothing listens between the end of the parent's listener and the child's first
-     * use of it. */
-    for (int tries = 0; tries < PATIENCE / MOMENT; tries++) {
-        int fd = socket(AF_INET, SOCK_STREAM, 0);
-        if (connect(fd, (const struct sockaddr *)at, sizeof *at) == 0)
-            return fd;
-        need(errno == ECONNREFUSED, "connect");
-        close(fd);
-        pause_ms(MOMENT);
-    }
-    need(0, "connect");
-    return -1;
-}
-
 static void ask(const struct sockaddr_in *at, int count) {
     for (int asked = 0; asked < count; asked++) {
-        int fd = connected_to_child(at);
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        need(connect(fd, (const struct sockaddr *)at, sizeof *at) == 0, "connect");
         char text[8] = {0};
         send_text(fd, "1234");
         say("answer", read_all(fd, text, 4));
@@ -175,6 +161,9 @@ static void in_background(void) {
         need(epoll_wait(set, &(struct epoll_event){0}, 1, 0) == 0, "epoll_wait");
         need(write(told.ends[1], &at, sizeof at) == sizeof at, "write");
         need(daemon(1, 1) == 0, "daemon");
+        /* On the stack nothing listens between the end of the parent and this. */
+        need(epoll_wait(set, &(struct epoll_event){0}, 1, 0) == 0, "epoll_wait");
+        let_go_on(told);
         serve(set, listening, 2);
         say("served", 2);
         let_go_on(told);
@@ -182,6 +171,7 @@ static void in_background(void) {
     }
     need(read(told.ends[0], &at, sizeof at) == sizeof at, "read");
     reap(pid);
+    await(told);
     ask(&at, 2);
     await(told);
 }
