@@ -184,35 +184,45 @@ impl LaneSet {
         }
         let passed = self.token_control()?.pass(PassPurpose::Token, &[token]);
         let cookie = passed.map_err(|error| MoveRefusal::of_passed(&error))?;
-        let (mut adopted, mut refused) = (Vec::new(), None);
-        for lane in 0..self.lanes() {
-            // A socket of both families has two.
-            while refused.is_none() {
-                let endpoint = match self.lane(lane).adopt_endpoint(cookie, None) {
-                    Ok(endpoint) => endpoint,
-                    // Another lane may have them.
-                    Err(refusal) if refusal.raw_os_error() == ELSEWHERE => break,
-                    Err(refusal) => {
-                        refused = Some(refusal);
-                        break;
-                    }
-                };
-                let name = self.name_of_endpoint(lane, endpoint);
-                if adopted.iter().any(|(known, _, _)| *known == name) {
-                    break;
-                }
-                let addresses = self.lane(lane).datagram_addresses(endpoint);
-                let (local, peer) = addresses.ok_or_else(MoveRefusal::gone)?;
-                adopted.push((name, local, peer));
+        let mut adopted = Vec::new();
+        let done = (0..self.lanes())
+            .try_for_each(|lane| self.adopt_endpoints_of_lane(lane, cookie, &mut adopted));
+        self.forget_port(cookie);
+        match done {
+            Ok(()) if !adopted.is_empty() => Ok(adopted),
+            done => {
+                adopted.iter().for_each(|(endpoint, _, _)| self.close_datagram(*endpoint));
+                Err(done.err().unwrap_or_else(MoveRefusal::gone))
             }
         }
-        self.forget_port(cookie);
-        match refused {
-            None if !adopted.is_empty() => Ok(adopted),
-            refused => {
-                adopted.iter().for_each(|(endpoint, _, _)| self.close_datagram(*endpoint));
-                Err(refused.unwrap_or_else(MoveRefusal::gone))
+    }
+
+    /// Adds the endpoints to `adopted` that the token has on one lane: two of a socket for both
+    /// families. On error it has added those before.
+    ///
+    /// # Errors
+    /// [`MoveRefusal`], but for a lane that has none.
+    pub(in crate::remote) fn adopt_endpoints_of_lane(
+        &mut self,
+        lane: usize,
+        cookie: u64,
+        adopted: &mut Vec<AdoptedEndpoint>,
+    ) -> Result<(), MoveRefusal> {
+        loop {
+            let endpoint = match self.lane(lane).adopt_endpoint(cookie, None) {
+                Ok(endpoint) => endpoint,
+                Err(refusal) if refusal.raw_os_error() == ELSEWHERE => return Ok(()),
+                Err(refusal) => return Err(refusal),
+            };
+            let name = self.name_of_endpoint(lane, endpoint);
+            if adopted.iter().any(|(known, _, _)| *known == name) {
+                return Ok(());
             }
+            let Some((local, peer)) = self.lane(lane).datagram_addresses(endpoint) else {
+                self.close_datagram(name);
+                return Err(MoveRefusal::gone());
+            };
+            adopted.push((name, local, peer));
         }
     }
 

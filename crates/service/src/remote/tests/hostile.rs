@@ -391,3 +391,29 @@ fn an_option_may_be_answered_once() {
         assert_eq!(client.check().is_ok(), is_right);
     }
 }
+
+/// What was adopted of a token is closed where its addresses cannot be had.
+#[test]
+fn adopted_endpoint_without_addresses_is_closed() {
+    for is_alive in [true, false] {
+        let (client, mut ends) = session_of_test();
+        let mut lanes = LaneSet::of(client, Vec::new(), 0);
+        publish(&mut ends, FIRST_CALL, Says::Answer(ServerAnswer::Bound { endpoint: id(3) }));
+        let answer = match is_alive {
+            true => ServerAnswer::refused(Refusal::Unknown),
+            // The session ends.
+            false => ServerAnswer::Done,
+        };
+        publish(&mut ends, FIRST_CALL + 1, Says::Answer(answer));
+        publish(&mut ends, FIRST_CALL + 2, Says::Answer(ServerAnswer::Done));
+        let mut adopted = Vec::new();
+        let done = lanes.adopt_endpoints_of_lane(0, 1, &mut adopted);
+        assert!(done.is_err() && adopted.is_empty(), "{done:?}");
+        assert_eq!(lanes.check().is_ok(), is_alive);
+        ends.ops.peek(9).expect("a correct client");
+        let ops = std::iter::from_fn(|| ends.ops.take());
+        let calls: Vec<_> = ops.map(|record| Op::parse(&record).expect("a call").command).collect();
+        let close = Command::Call(SessionCall::CloseDatagram { endpoint: id(3) });
+        assert_eq!(calls.contains(&close), is_alive, "{calls:?}");
+    }
+}
