@@ -303,6 +303,12 @@ impl RecordedSockets {
             record.inner = None;
             record.is_inherited = needs_use;
             record.parent = parent;
+            // Listeners are the child's, also in sets of its parent's stack.
+            for SetMember { set, .. } in &record.members {
+                if numbers::entry(*set) == NumberEntry::Parent {
+                    numbers::set(*set, NumberEntry::PendingSet);
+                }
+            }
         }
     }
 

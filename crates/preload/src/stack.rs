@@ -21,6 +21,10 @@ use megapipe_sockets::{
     Attempt, Bsd, CallRunner, Config, Driving, Error, SharedContext, SignalHooks, Sockets,
 };
 
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
 use crate::foreign_children;
 use crate::handlers;
 use crate::inheritance;
@@ -38,8 +42,8 @@ const REUSE_AFTER: u32 = 4096;
 /// Time that the end of the process waits for the peers to acknowledge what was written.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Time that calls of other threads wait for the end of the process. One that ends by exit(3) may
-/// have handlers that wait for such a thread.
+/// Time that the end of a process may take: calls of other threads wait for it, and a child for
+/// the end of its parent. One that ends by exit(3) may have handlers that wait for such a thread.
 const END_PATIENCE: Duration = Duration::from_secs(4);
 
 /// The settings; null: the library passes everything through.
@@ -51,11 +55,14 @@ static CONTEXT: AtomicPtr<SharedContext> = AtomicPtr::new(std::ptr::null_mut());
 /// The thread that ends the process and has closed all sockets; 0: none.
 static ENDING: AtomicI32 = AtomicI32::new(0);
 
+/// The parent process whose stack this process has inherited; 0: none.
+static HOLDER: AtomicI32 = AtomicI32::new(0);
+
 /// Whether the stack can start, as one of the following.
 static START: AtomicU8 = AtomicU8::new(MAY_START);
 /// The next call that needs it starts it.
 const MAY_START: u8 = 0;
-/// The parent process has it, on the back end `local`.
+/// The parent process ([`HOLDER`]) has it, on the back end `local`, until it ends.
 const IN_PARENT: u8 = 1;
 /// It could not start, and a line has named the reason.
 const IS_DOWN: u8 = 2;
@@ -207,7 +214,7 @@ pub(crate) fn start(
     let settings = settings().ok_or(Error::NetworkDown)?;
     let created = match START.load(Ordering::Relaxed) {
         IS_DOWN => return Err(Error::NetworkDown),
-        IN_PARENT => Err(format!(
+        IN_PARENT if !handlers::while_starting(holder_ends) => Err(format!(
             "{}: the parent process has the stack; on the back end local one process has it",
             name(settings)
         )),
@@ -338,9 +345,35 @@ extern "C" fn report_at_exit() {
     report::finish();
 }
 
+/// Waits for the end of the process whose stack this process has inherited. Returns whether it has
+/// ended.
+fn holder_ends() -> bool {
+    let Some(holder) = Pid::from_raw(HOLDER.load(Ordering::Relaxed)) else { return true };
+    let pidfd = match pidfd_open(holder, PidfdFlags::empty()) {
+        Ok(pidfd) => pidfd,
+        Err(error) => return error == Errno::SRCH,
+    };
+    let deadline = Instant::now() + END_PATIENCE;
+    let mut looked = [PollFd::new(&pidfd, PollFlags::IN)];
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let tv_nsec = left.subsec_nanos().into();
+        let left = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec };
+        match rustix::event::poll(&mut looked, Some(&left)) {
+            Ok(1) => {
+                START.store(MAY_START, Ordering::Relaxed);
+                return true;
+            }
+            Err(Errno::INTR) => {}
+            _ => return false,
+        }
+    }
+}
+
 /// In the child of a fork: what was the stack's is the parent's. Returns whether there was a stack.
 /// A stack that is shared starts again when the child needs it.
 pub(crate) fn forget_in_child() -> bool {
+    let parent = foreign_children::owner();
     foreign_children::own_tables();
     ENDING.store(0, Ordering::Relaxed);
     let had_stack = !CONTEXT.swap(std::ptr::null_mut(), Ordering::Relaxed).is_null();
@@ -349,6 +382,7 @@ pub(crate) fn forget_in_child() -> bool {
     }
     let (is_shared, token) = (is_shared(), settings().and_then(|it| it.token));
     START.store(if is_shared { MAY_START } else { IN_PARENT }, Ordering::Relaxed);
+    HOLDER.store(parent, Ordering::Relaxed);
     link::forget();
     for (fd, entry) in numbers::known(0, u32::MAX) {
         match entry {

@@ -1,8 +1,9 @@
 /* Sets with sockets that the child of a fork goes on to use. The output is the same with and
  * without the preload library.
  *
- * Usage: inherited_sets ADDRESS [PART]
- * PART: one of the names in `parts` below, or all of them. */
+ * Usage: inherited_sets ADDRESS [PART] | inherited_sets ADDRESS serve|ask PORT
+ * PART: one of the names in `parts` below, or all of them. `serve`: goes to the background when its
+ * stack has started, and answers one connection, which `ask` makes. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <poll.h>
@@ -330,7 +331,32 @@ static const struct part parts[] = {
     {"ended", ended},
 };
 
+static void serve_in_background(int port) {
+    int listening = socket(AF_INET, SOCK_STREAM, 0), set = new_set(), on = 1;
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = inet_addr(host)};
+    at.sin_port = htons(port);
+    need(setsockopt(listening, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0, "SO_REUSEADDR");
+    need(bind(listening, (struct sockaddr *)&at, sizeof at) == 0, "bind");
+    need(listen(listening, 16) == 0, "listen");
+    watch(set, listening, EPOLLIN, listening);
+    need(epoll_wait(set, &(struct epoll_event){0}, 1, 0) == 0, "epoll_wait");
+    need(daemon(1, 1) == 0, "daemon");
+    alarm(60);
+    serve(set, listening, 1);
+}
+
 int main(int count, char **arguments) {
+    if (count == 4) {
+        struct sockaddr_in at = {.sin_family = AF_INET};
+        host = arguments[1];
+        at.sin_addr.s_addr = inet_addr(host);
+        at.sin_port = htons(atoi(arguments[3]));
+        if (strcmp(arguments[2], "serve") == 0)
+            serve_in_background(atoi(arguments[3]));
+        else
+            ask(&at, 1);
+        return 0;
+    }
     alarm(60);
     return run_parts(count, arguments, parts, sizeof parts / sizeof *parts, NULL);
 }
