@@ -19,6 +19,7 @@ struct attempt {
     int listening;
     int fillers[FILLERS], count;
     int fd;
+    in_port_t port;
 };
 
 static int short_poll(int fd, short events, int time) {
@@ -44,8 +45,10 @@ static struct attempt attempt(void) {
     at = name_of(made.listening);
     for (;;) {
         made.fd = begin(&at);
-        if (!short_poll(made.fd, POLLOUT, MOMENT))
+        if (!short_poll(made.fd, POLLOUT, MOMENT)) {
+            made.port = name_of(made.fd).sin_port;
             return made;
+        }
         need(made.count < FILLERS, "a full queue");
         made.fillers[made.count++] = made.fd;
     }
@@ -62,13 +65,18 @@ static void leave_listener(struct attempt *made) {
     close(made->listening);
 }
 
-/* Takes the connections that wait, and that of `fd` behind them. */
+/* Takes the connections that wait, and that of `fd` among or behind them. */
 static int accept_behind(struct attempt *made) {
-    for (int left = made->count; left > 0; left--)
-        close(accept(made->listening, NULL, NULL));
+    struct sockaddr_in peer = {0};
+    int there = -1;
+    while (there < 0 || peer.sin_port != made->port) {
+        socklen_t len = sizeof peer;
+        if (there >= 0)
+            close(there);
+        there = accept(made->listening, (struct sockaddr *)&peer, &len);
+        need(there >= 0, "accept");
+    }
     close_fillers(made);
-    int there = accept(made->listening, NULL, NULL);
-    need(there >= 0, "accept");
     close(made->listening);
     return there;
 }
