@@ -169,21 +169,50 @@ macro_rules! on_driver {
     };
 }
 
+/// Methods of [`Driver`] that call the same one of whichever driver it is.
+macro_rules! forward_to_driver {
+    ($($(#[$meta:meta])? fn $name:ident(&mut $self:ident $(, $arg:ident: $type:ty)*)
+        $(-> $result:ty)?;)*) => {
+        $($(#[$meta])?
+        fn $name(&mut $self $(, $arg: $type)*) $(-> $result)? {
+            on_driver!($self, driver => driver.$name($($arg),*))
+        })*
+    };
+}
+
 impl Driver for AnyDriver {
-    fn attach(&mut self, state: &mut State, slot: u32) -> io::Result<()> {
-        on_driver!(self, driver => driver.attach(state, slot))
-    }
-
-    fn start_receive(&mut self, state: &mut State, slot: u32) {
-        on_driver!(self, driver => driver.start_receive(state, slot))
-    }
-
-    fn start_read(&mut self, state: &mut State, slot: u32) {
-        on_driver!(self, driver => driver.start_read(state, slot))
-    }
-
-    fn start_write(&mut self, state: &mut State, slot: u32) {
-        on_driver!(self, driver => driver.start_write(state, slot))
+    forward_to_driver! {
+        fn attach(&mut self, state: &mut State, slot: u32) -> io::Result<()>;
+        fn start_receive(&mut self, state: &mut State, slot: u32);
+        fn start_read(&mut self, state: &mut State, slot: u32);
+        fn start_write(&mut self, state: &mut State, slot: u32);
+        #[inline(always)]
+        fn send_silently(&mut self, state: &mut State, slot: u32, bytes: ReadBuf);
+        #[inline(always)]
+        fn send_copied(&mut self, state: &mut State, slot: u32, bytes: &[u8]) -> bool;
+        #[inline(always)]
+        fn next_answer(&mut self, state: &mut State) -> Option<(Whose, ReadBuf)>;
+        fn start_connect(&mut self, state: &mut State, slot: u32);
+        fn abandon_connect(&mut self, state: &mut State, slot: u32);
+        fn start_open(&mut self, state: &mut State, slot: u32, path: PathBuf, options: OpenOptions);
+        fn start_job(&mut self, state: &mut State, slot: u32, job: FileJob);
+        fn start_accept(&mut self, state: &mut State, slot: u32);
+        fn start_reset(&mut self, state: &mut State, slot: u32);
+        fn watch_end(&mut self, state: &mut State, slot: u32);
+        fn detach(&mut self, state: &mut State, slot: u32);
+        fn withdraw(&mut self, state: &mut State, slot: u32) -> Option<OwnedFd>;
+        fn flush(&mut self, state: &mut State) -> Result<(), DispatchError>;
+        #[inline]
+        fn harvest(&mut self, state: &mut State);
+        #[inline]
+        fn watches_timers(&mut self, state: &mut State) -> bool;
+        fn wait(&mut self, state: &mut State, timeout: Option<Duration>)
+            -> Result<(), DispatchError>;
+        fn park(&mut self, state: &mut State) -> Result<Park, DispatchError>;
+        fn install(&mut self, state: &mut State, direct: u32) -> Result<OwnedFd, OpError>;
+        fn discard(&mut self, state: &mut State, direct: u32);
+        fn abandon(&mut self);
+        fn shut_down(&mut self, state: &mut State);
     }
 
     #[inline]
@@ -191,101 +220,12 @@ impl Driver for AnyDriver {
         on_driver!(self, driver => driver.sends_silently())
     }
 
-    #[inline(always)]
-    fn send_silently(&mut self, state: &mut State, slot: u32, bytes: ReadBuf) {
-        on_driver!(self, driver => driver.send_silently(state, slot, bytes))
-    }
-
-    #[inline(always)]
-    fn send_copied(&mut self, state: &mut State, slot: u32, bytes: &[u8]) -> bool {
-        on_driver!(self, driver => driver.send_copied(state, slot, bytes))
-    }
-
-    #[inline(always)]
-    fn next_answer(&mut self, state: &mut State) -> Option<(Whose, ReadBuf)> {
-        on_driver!(self, driver => driver.next_answer(state))
-    }
-
-    fn start_connect(&mut self, state: &mut State, slot: u32) {
-        on_driver!(self, driver => driver.start_connect(state, slot))
-    }
-
-    fn abandon_connect(&mut self, state: &mut State, slot: u32) {
-        on_driver!(self, driver => driver.abandon_connect(state, slot))
-    }
-
-    fn start_open(&mut self, state: &mut State, slot: u32, path: PathBuf, options: OpenOptions) {
-        on_driver!(self, driver => driver.start_open(state, slot, path, options))
-    }
-
-    fn start_job(&mut self, state: &mut State, slot: u32, job: FileJob) {
-        on_driver!(self, driver => driver.start_job(state, slot, job))
-    }
-
-    fn start_accept(&mut self, state: &mut State, slot: u32) {
-        on_driver!(self, driver => driver.start_accept(state, slot))
-    }
-
-    fn start_reset(&mut self, state: &mut State, slot: u32) {
-        on_driver!(self, driver => driver.start_reset(state, slot))
-    }
-
-    fn watch_end(&mut self, state: &mut State, slot: u32) {
-        on_driver!(self, driver => driver.watch_end(state, slot))
-    }
-
-    fn detach(&mut self, state: &mut State, slot: u32) {
-        on_driver!(self, driver => driver.detach(state, slot))
-    }
-
-    fn withdraw(&mut self, state: &mut State, slot: u32) -> Option<OwnedFd> {
-        on_driver!(self, driver => driver.withdraw(state, slot))
-    }
-
-    fn flush(&mut self, state: &mut State) -> Result<(), DispatchError> {
-        on_driver!(self, driver => driver.flush(state))
-    }
-
-    #[inline]
-    fn harvest(&mut self, state: &mut State) {
-        on_driver!(self, driver => driver.harvest(state))
-    }
-
-    #[inline]
-    fn watches_timers(&mut self, state: &mut State) -> bool {
-        on_driver!(self, driver => driver.watches_timers(state))
-    }
-
-    fn wait(&mut self, state: &mut State, timeout: Option<Duration>) -> Result<(), DispatchError> {
-        on_driver!(self, driver => driver.wait(state, timeout))
-    }
-
     #[inline]
     fn polled_at(&self) -> Option<Duration> {
         on_driver!(self, driver => driver.polled_at())
     }
 
-    fn park(&mut self, state: &mut State) -> Result<Park, DispatchError> {
-        on_driver!(self, driver => driver.park(state))
-    }
-
     fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
         on_driver!(self, driver => driver.descriptors())
-    }
-
-    fn install(&mut self, state: &mut State, direct: u32) -> Result<OwnedFd, OpError> {
-        on_driver!(self, driver => driver.install(state, direct))
-    }
-
-    fn discard(&mut self, state: &mut State, direct: u32) {
-        on_driver!(self, driver => driver.discard(state, direct))
-    }
-
-    fn abandon(&mut self) {
-        on_driver!(self, driver => driver.abandon())
-    }
-
-    fn shut_down(&mut self, state: &mut State) {
-        on_driver!(self, driver => driver.shut_down(state))
     }
 }
