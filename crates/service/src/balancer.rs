@@ -76,10 +76,11 @@ pub struct Pick {
     pub has_credit: bool,
 }
 
-/// What decided a pick.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+/// What decided a pick. The order is that of messages between managers and of `observe`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum PickReason {
-    /// A local acceptor won.
+    /// A local acceptor won, by service times.
+    #[default]
     Local,
     /// An offer won.
     Offer,
@@ -87,6 +88,11 @@ pub enum PickReason {
     Member,
     /// The flow's hash.
     Hash,
+}
+
+impl PickReason {
+    /// All reasons, in their order.
+    pub(crate) const ALL: [Self; 4] = [Self::Local, Self::Offer, Self::Member, Self::Hash];
 }
 
 /// An acceptor of this manager.

@@ -11,11 +11,12 @@ mod entries;
 mod query;
 mod wire;
 
+pub use crate::balancer::PickReason;
 pub use entries::{
     ManagedAcceptor, ManagedListener, ManagerOffer, QuotaUse, ServiceAcceptor, ServiceDaemon,
     ServiceHandOver, ServiceLinkServer, ServiceListener, ServiceManager, ServiceNetworks,
-    ServicePick, ServicePickReason, ServiceSession, ServiceShard, ServiceSocket, ServiceUser,
-    SessionUse, SocketState, SocketTimer, SocketTimerKind,
+    ServicePick, ServiceSession, ServiceShard, ServiceSocket, ServiceUser, SessionUse, SocketState,
+    SocketTimer, SocketTimerKind,
 };
 pub(crate) use query::is_query;
 pub use query::{AnswerBody, AnswerPage, QUERY_VERSIONS, QuerySubject, ServiceQuery};

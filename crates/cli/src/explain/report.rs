@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use megapipe_service::observe::{
-    QuotaUse, ServiceHandOver, ServiceListener, ServicePickReason, ServiceSession, ServiceShard,
+    PickReason, QuotaUse, ServiceHandOver, ServiceListener, ServiceSession, ServiceShard,
     ServiceSocket, ServiceUser, SessionUse, SocketState,
 };
 use serde::Serialize;
@@ -488,10 +488,10 @@ impl HandOverExplained {
             session: pick.session,
             s_ago: pick.ago.as_secs_f64(),
             reason: match pick.reason {
-                ServicePickReason::Local => "service time",
-                ServicePickReason::Offer => "offer of a shard",
-                ServicePickReason::Member => "any",
-                ServicePickReason::Hash => "hash",
+                PickReason::Local => "service time",
+                PickReason::Offer => "offer of a shard",
+                PickReason::Member => "any",
+                PickReason::Hash => "hash",
             },
             service_time_us: pick.service_time.map(microseconds),
             is_final: pick.is_final,

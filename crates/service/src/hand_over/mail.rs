@@ -142,24 +142,14 @@ impl ManagerInput {
 /// An assignment as a message.
 pub(crate) fn encode_assignment(assignment: &Assignment) -> MessageSubject {
     let Assignment { conn, acceptor, is_final, reason } = *assignment;
-    let reason = match reason {
-        PickReason::Local => 0,
-        PickReason::Offer => 1,
-        PickReason::Member => 2,
-        PickReason::Hash => 3,
-    };
-    let how = reason | if is_final { FINAL } else { 0 };
+    let how = reason as u32 | if is_final { FINAL } else { 0 };
     MessageSubject::Assign { conn: conn.into(), acceptor: acceptor.into(), how }
 }
 
 /// The assignment of a message.
 pub(crate) fn decode_assignment(conn: ConnRef, acceptor: AcceptorRef, how: u32) -> Assignment {
-    let reason = match how & !FINAL {
-        0 => PickReason::Local,
-        1 => PickReason::Offer,
-        2 => PickReason::Member,
-        _ => PickReason::Hash,
-    };
+    let reason = PickReason::ALL.get((how & !FINAL) as usize);
+    let reason = reason.copied().unwrap_or(PickReason::Hash);
     let is_final = how & FINAL != 0;
     Assignment { conn: conn.into(), acceptor: acceptor.into(), is_final, reason }
 }

@@ -241,7 +241,7 @@ entries! {
         /// How long ago.
         ago: Duration,
         /// What decided.
-        reason: ServicePickReason,
+        reason: PickReason,
         /// The acceptor's service time then.
         service_time: Option<Duration>,
         /// Without a claim: there was no other acceptor.
@@ -442,39 +442,13 @@ entries! {
     }
 }
 
-/// What decided a pick.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ServicePickReason {
-    /// An acceptor of this shard won, by service times.
-    #[default]
-    Local,
-    /// Another shard's offer won.
-    Offer,
-    /// No acceptor had credit, and no offer counted: any.
-    Member,
-    /// The flow's hash.
-    Hash,
-}
-
-impl From<PickReason> for ServicePickReason {
-    fn from(reason: PickReason) -> Self {
-        match reason {
-            PickReason::Local => Self::Local,
-            PickReason::Offer => Self::Offer,
-            PickReason::Member => Self::Member,
-            PickReason::Hash => Self::Hash,
-        }
-    }
-}
-
-impl WireValue for ServicePickReason {
+impl WireValue for PickReason {
     fn put(&self, to: &mut ValueWriter) {
         to.u8(*self as u8);
     }
 
     fn get(from: &mut ValueReader<'_>) -> Option<Self> {
-        let all = [Self::Local, Self::Offer, Self::Member, Self::Hash];
-        all.get(usize::from(from.u8()?)).copied()
+        Self::ALL.get(usize::from(from.u8()?)).copied()
     }
 }
 

@@ -161,7 +161,7 @@ impl SharedListener {
         let picks = self.picks.iter().rev().map(|pick| ServicePick {
             session: key(pick.session),
             ago: now.since(pick.at),
-            reason: pick.reason.into(),
+            reason: pick.reason,
             service_time: pick.service_time_ns.map(Duration::from_nanos),
             is_final: pick.is_final,
         });

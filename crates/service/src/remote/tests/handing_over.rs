@@ -12,7 +12,7 @@ use crate::hand_over::{HandOverSettings, ListenerSettings, OfferCounters};
 use crate::limits::{
     CLAIM_TIME_DEFAULT, CLAIMS_MAX, CLAIMS_SLOW_MAX, PICKS_REMEMBERED, UNOWNED_RECEIVE_BYTES,
 };
-use crate::observe::{AnswerBody, QuerySubject, ServicePickReason, ServiceQuery, Viewer};
+use crate::observe::{AnswerBody, PickReason, QuerySubject, ServiceQuery, Viewer};
 use crate::remote::shard::HandOverCounters;
 
 /// An application that accepts and answers.
@@ -328,7 +328,7 @@ fn hand_over_is_shown_with_its_acceptors_and_picks() {
     assert!(shared.acceptors[1].service_time.is_some());
     assert_eq!(hand_over.picks.len(), PICKS_REMEMBERED);
     let last = &hand_over.picks[0];
-    assert_eq!((last.session, last.reason), (2, ServicePickReason::Local), "{hand_over:?}");
+    assert_eq!((last.session, last.reason), (2, PickReason::Local), "{hand_over:?}");
     assert!(!last.is_final && last.service_time.is_some(), "{last:?}");
     assert!(hand_over.picks.is_sorted_by_key(|pick| pick.ago));
 }
