@@ -17,61 +17,37 @@ struct WantedProgram {
     why: &'static str,
 }
 
+const fn wanted(program: &'static str, package: &'static str, why: &'static str) -> WantedProgram {
+    WantedProgram { program, package, why }
+}
+
 /// Debian's packages. A program that is there already is left as it is, wherever it came from.
 const WANTED: &[WantedProgram] = &[
-    WantedProgram { program: "cc", package: "gcc", why: "linking, and the C tests" },
-    WantedProgram { program: "pkg-config", package: "pkg-config", why: "the C tests" },
-    WantedProgram { program: "curl", package: "curl", why: "a client of serve http" },
-    WantedProgram { program: "wrk", package: "wrk", why: "a client of serve http" },
-    WantedProgram { program: "ab", package: "apache2-utils", why: "a client of serve http" },
-    WantedProgram {
-        program: "nginx",
-        package: "nginx-light",
-        why: "what serve http is compared with",
-    },
-    WantedProgram {
-        program: "memcached",
-        package: "memcached",
-        why: "what serve kv is compared with",
-    },
-    WantedProgram {
-        program: "memccapable",
-        package: "libmemcached-tools",
-        why: "the protocol suite for serve kv",
-    },
-    WantedProgram {
-        program: "redis-server",
-        package: "redis-server",
-        why: "what serve kv answers alike",
-    },
-    WantedProgram { program: "redis-cli", package: "redis-tools", why: "clients of serve kv" },
-    WantedProgram { program: "haproxy", package: "haproxy", why: "preloaded: a proxy" },
-    WantedProgram { program: "lighttpd", package: "lighttpd", why: "preloaded: a server with CGI" },
-    WantedProgram { program: "iperf3", package: "iperf3", why: "preloaded: select" },
-    WantedProgram { program: "socat", package: "socat", why: "preloaded: relays" },
-    WantedProgram {
-        program: "psql",
-        package: "postgresql",
-        why: "preloaded: a process for each connection",
-    },
-    WantedProgram { program: "ip", package: "iproute2", why: "network namespaces" },
-    WantedProgram { program: "ethtool", package: "ethtool", why: "whole checksums over veth" },
-    WantedProgram {
-        program: "ping",
-        package: "iputils-ping",
-        why: "asking our stack, and the kernel, for echoes",
-    },
-    WantedProgram { program: "tcpdump", package: "tcpdump", why: "taking captures" },
-    WantedProgram { program: "tshark", package: "tshark", why: "judging captures" },
-    WantedProgram { program: "sha256sum", package: "coreutils", why: "sums of what arrived" },
-    WantedProgram { program: "mandoc", package: "mandoc", why: "checking the man pages" },
-    WantedProgram {
-        program: "valgrind",
-        package: "valgrind",
-        why: "memory checks of the C library",
-    },
-    WantedProgram { program: "dpdk-testpmd", package: "dpdk-dev", why: "the other end of a memif" },
-    WantedProgram { program: "python3", package: "python3", why: "httplint" },
+    wanted("cc", "gcc", "linking, and the C tests"),
+    wanted("pkg-config", "pkg-config", "the C tests"),
+    wanted("curl", "curl", "a client of serve http"),
+    wanted("wrk", "wrk", "a client of serve http"),
+    wanted("ab", "apache2-utils", "a client of serve http"),
+    wanted("nginx", "nginx-light", "what serve http is compared with"),
+    wanted("memcached", "memcached", "what serve kv is compared with"),
+    wanted("memccapable", "libmemcached-tools", "the protocol suite for serve kv"),
+    wanted("redis-server", "redis-server", "what serve kv answers alike"),
+    wanted("redis-cli", "redis-tools", "clients of serve kv"),
+    wanted("haproxy", "haproxy", "preloaded: a proxy"),
+    wanted("lighttpd", "lighttpd", "preloaded: a server with CGI"),
+    wanted("iperf3", "iperf3", "preloaded: select"),
+    wanted("socat", "socat", "preloaded: relays"),
+    wanted("psql", "postgresql", "preloaded: a process for each connection"),
+    wanted("ip", "iproute2", "network namespaces"),
+    wanted("ethtool", "ethtool", "whole checksums over veth"),
+    wanted("ping", "iputils-ping", "asking our stack, and the kernel, for echoes"),
+    wanted("tcpdump", "tcpdump", "taking captures"),
+    wanted("tshark", "tshark", "judging captures"),
+    wanted("sha256sum", "coreutils", "sums of what arrived"),
+    wanted("mandoc", "mandoc", "checking the man pages"),
+    wanted("valgrind", "valgrind", "memory checks of the C library"),
+    wanted("dpdk-testpmd", "dpdk-dev", "the other end of a memif"),
+    wanted("python3", "python3", "httplint"),
 ];
 
 /// A package without a program of its own: Python needs it to make a virtual environment.
