@@ -463,13 +463,13 @@ mp_handle_t mp_take_over(mp_channel_t *channel,
                          int fd,
                          void *cookie);
 
-// Shares a connection of the service: returns a token, a descriptor (close-on-exec) that any
-// process may pass to mp_adopt(). The channel keeps the connection. -1 on failure.
+// Shares a connection or listener of the service: returns a token, a descriptor (close-on-exec)
+// that any process may pass to mp_adopt(). The channel keeps what it shares. -1 on failure.
 int mp_share(mp_handle_t handle);
 
-// Adopts the connection that a token of mp_share() stands for: the channel is one more owner of
-// it. The token stays the program's, and stays an owner until its last descriptor is closed.
-// MP_NO_HANDLE on failure.
+// Adopts the connection or listener that a token of mp_share() stands for: the channel is one more
+// owner of it. The token stays the program's, and stays an owner until its last descriptor is
+// closed. MP_NO_HANDLE on failure.
 mp_handle_t mp_adopt(mp_channel_t *channel,
                      int token,
                      void *cookie);

@@ -388,8 +388,8 @@ pub enum ShareError {
     /// A limit of the channel's.
     #[error(transparent)]
     Limit(#[from] Limit),
-    /// The back end has connections of one owner alone.
-    #[error("the back end {backend} cannot share connections; service can")]
+    /// The back end has connections and listeners of one owner alone.
+    #[error("the back end {backend} cannot share connections and listeners; service can")]
     Backend {
         /// The back end of the channel.
         backend: &'static str,
@@ -400,10 +400,10 @@ pub enum ShareError {
     /// The attempt to establish the connection that a token stands for has failed.
     #[error("the connection was not established: {0}")]
     NotConnected(OpError),
-    /// The channel is an owner of the connection already.
-    #[error("the channel has the connection already")]
+    /// The channel is an owner of the connection or listener already.
+    #[error("the channel has the connection or listener already")]
     Known {
-        /// The connection.
+        /// The connection or listener.
         handle: Handle,
     },
     /// The daemon refuses.

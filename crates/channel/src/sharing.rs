@@ -1,7 +1,7 @@
-//! Connections and datagram sockets with several owners: tokens, which pass them to other
-//! processes.
+//! Connections, listeners and datagram sockets with several owners: tokens, which pass them to
+//! other processes.
 //!
-//! Read first: decision 0055; `docs/BACKENDS.md`.
+//! Read first: decisions 0055 and 0069; `docs/BACKENDS.md`.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -10,20 +10,26 @@ use crate::error::ShareError;
 use crate::handle::Handle;
 
 impl<T> Channel<T> {
-    /// Shares a connection of the back end `service`: returns a token, which any process may
-    /// [`Channel::adopt`]. The channel keeps the connection.
+    /// Shares a connection or a listener of the back end `service`: returns a token, which any
+    /// process may [`Channel::adopt`]. The channel keeps what it shares.
     ///
     /// The token is a descriptor: it passes through fork(2), dup(2) and SCM_RIGHTS. Possession of
     /// it is the permission, also for processes of other users. Each byte that arrives goes to the
     /// owner that reads first; bytes that arrived before and that no read was waiting for are the
     /// next reader's. The connection ends when no channel and no token owns it any more: closing
     /// the handle ends one ownership, and so does closing the token's last descriptor. The last end
-    /// sends FIN, or RST if bytes are unread. Blocks until the service has answered.
+    /// sends FIN, or RST if bytes are unread.
+    ///
+    /// A listener ends in the same way: as long as a channel or a token owns it, its port stays
+    /// taken and its backlog collects connections. The last end resets those that wait.
+    ///
+    /// Blocks until the service has answered.
     ///
     /// # Errors
     /// [`ShareError::Backend`] names a back end that cannot share; [`ShareError::Service`]: the
     /// connection is over, or is being established and the service is of an older version, or a
-    /// quota is reached.
+    /// quota is reached; [`ShareError::Misuse`]: it is neither a connection nor a listener of the
+    /// service.
     ///
     /// # Examples
     /// ```
@@ -48,10 +54,14 @@ impl<T> Channel<T> {
         Err(self.cannot_share())
     }
 
-    /// Adopts the connection that a token stands for: the channel is one more owner of it. `cookie`
-    /// is in the completions of the handle. Of a connection that is being established,
-    /// [`Event::Connect`](crate::Event::Connect) follows. The token remains, and stays an owner
-    /// until its last descriptor is closed. Blocks until the service has answered.
+    /// Adopts the connection or the listener that a token stands for: the channel is one more owner
+    /// of it. `cookie` is in the completions of the handle. Of a connection that is being
+    /// established, [`Event::Connect`](crate::Event::Connect) follows. The token remains, and stays
+    /// an owner until its last descriptor is closed. Blocks until the service has answered.
+    ///
+    /// The channels that own a listener share its connections as those do that listen at one
+    /// address, also without [`crate::ListenOptions::share`]. Backlog, Fast Open and the options of
+    /// connections are the listener's.
     ///
     /// # Errors
     /// [`ShareError::Known`]: the channel is an owner already; [`ShareError::NotConnected`]: the
@@ -74,7 +84,7 @@ impl<T> Channel<T> {
         self.check_fork()?;
         #[cfg(feature = "local")]
         if self.is_shareable() {
-            return self.adopt_on_service(cookie, |lanes| lanes.adopt_token(token));
+            return self.adopt_token_on_service(token, cookie);
         }
         let _ = (token, cookie);
         Err(self.cannot_share())
@@ -120,6 +130,22 @@ impl<T> Channel<T> {
         let index = self.state.find(handle)?;
         match self.is_shareable() {
             true => self.share_on_service(index, false),
+            false => Err(self.cannot_share()),
+        }
+    }
+
+    /// As [`Channel::adopt`], of a connection alone.
+    ///
+    /// # Errors
+    /// As there; a token of a listener is refused as one whose connection has ended.
+    pub fn adopt_shared_connection(
+        &mut self,
+        token: BorrowedFd<'_>,
+        cookie: u64,
+    ) -> Result<Handle, ShareError> {
+        self.check_fork()?;
+        match self.is_shareable() {
+            true => self.adopt_on_service(cookie, |lanes| lanes.adopt_token(token)),
             false => Err(self.cannot_share()),
         }
     }

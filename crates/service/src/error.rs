@@ -108,6 +108,24 @@ impl MoveRefusal {
         Self::new(errno, "the service speaks an older version of the protocol, without tokens")
     }
 
+    /// The daemon's protocol is older than tokens of listeners.
+    pub(crate) fn no_listener_tokens() -> Self {
+        let errno = rustix::io::Errno::OPNOTSUPP.raw_os_error();
+        let what = "the service speaks an older version of the protocol, without shared listeners";
+        Self::new(errno, what)
+    }
+
+    /// A token owns listeners of several addresses.
+    pub(crate) fn mixed_token() -> Self {
+        let errno = rustix::io::Errno::STALE.raw_os_error();
+        Self::new(errno, "the token stands for different listeners on the shards of the service")
+    }
+
+    /// There is no memory for what is adopted.
+    pub(crate) fn no_memory() -> Self {
+        Self::new(rustix::io::Errno::NOMEM.raw_os_error(), "no memory is left for the listener")
+    }
+
     /// What is wrong with a socket that was passed.
     pub(crate) fn of_passed(error: &std::io::Error) -> Self {
         let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Self>());

@@ -72,10 +72,10 @@ pub use error::{MoveRefusal, PortError, RemoteError, ServerError, ShardAttachErr
 pub use link_server::{Frames, LinkCounters, LinkServer};
 pub use migration::{NotShared, check_established, checkpoint_of, covered, snapshot_of, tcp_flow};
 pub use remote::{
-    AdoptedConn, AdoptedEndpoint, HandOverCounters, LaneSet, NotBegun, OnSessionEnd, RemoteClient,
-    RemoteConfig, RemoteCounters, RemoteEvent, ServerHalf, SessionCounters, SessionEnd,
-    SessionFault, SessionFds, SessionId, SessionLimits, ShardConfig, ShardHandle, ShardReport,
-    SharedDatagram, SharedMemory, start as start_remote, start_shard,
+    AdoptedConn, AdoptedEndpoint, AdoptedListener, HandOverCounters, LaneSet, NotBegun,
+    OnSessionEnd, RemoteClient, RemoteConfig, RemoteCounters, RemoteEvent, ServerHalf,
+    SessionCounters, SessionEnd, SessionFault, SessionFds, SessionId, SessionLimits, ShardConfig,
+    ShardHandle, ShardReport, SharedDatagram, SharedMemory, start as start_remote, start_shard,
 };
 pub use rx_mux::{
     Attachment, FrameSink, RxMuxError, ServedLink, ShardLink, SplitLinkServer, SteeringCounters,
@@ -88,6 +88,6 @@ pub use shard_host::{ServiceLinks, ShardHost};
 pub use shared_thread::{
     Shared as SharedServer, SharedThread, Slept, start as start_shared_thread,
 };
-pub use sharing::Sharing;
+pub use sharing::{ListenerOptions, Sharing};
 pub use sleep::wait_readable;
 pub use transport_server::TransportServer;

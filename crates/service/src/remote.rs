@@ -72,7 +72,7 @@ pub(crate) use encoding::{ValueReader, ValueWriter, decode_info, encode_info};
 
 pub use client::{NotBegun, RemoteClient, RemoteCounters, RemoteEvent};
 pub use encoding::SharedDatagram;
-pub use lanes::{AdoptedConn, AdoptedEndpoint, LaneSet};
+pub use lanes::{AdoptedConn, AdoptedEndpoint, AdoptedListener, LaneSet};
 pub use memory::SharedMemory;
 pub(crate) use server::TokenChange;
 pub(crate) use server::start_manager;

@@ -35,6 +35,17 @@ impl Default for Sharing {
     }
 }
 
+/// Where a listener of a session listens, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListenerOptions {
+    /// The address.
+    pub address: SocketAddr,
+    /// Most connections that wait to be accepted.
+    pub backlog: u32,
+    /// What other listeners may have of the address, and the options of its connections.
+    pub sharing: Sharing,
+}
+
 /// The bindings of one shard.
 pub(crate) struct ShardBindings {
     attachment: Attachment,

@@ -382,7 +382,7 @@ impl Sockets {
 
     fn adopt_token(&mut self, token: BorrowedFd<'_>, is_nonblocking: bool) -> Result<Fd, Error> {
         let fd = self.reserve_one()?;
-        let handle = match self.channel.adopt(token, 0) {
+        let handle = match self.channel.adopt_shared_connection(token, 0) {
             Ok(handle) => handle,
             Err(ShareError::Known { handle }) => {
                 let object = self.object_of(handle).ok_or(Error::NotSupported)?;

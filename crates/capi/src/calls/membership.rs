@@ -51,8 +51,8 @@ pub unsafe extern "C" fn mp_take_over(
     returned("mp_take_over", unsafe { with_channel(channel, take_over) })
 }
 
-/// Shares a connection of the service: returns a token, a descriptor (close-on-exec) that any
-/// process may pass to mp_adopt(). The channel keeps the connection. -1 on failure.
+/// Shares a connection or listener of the service: returns a token, a descriptor (close-on-exec)
+/// that any process may pass to mp_adopt(). The channel keeps what it shares. -1 on failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_share(handle: mp_handle_t) -> c_int {
     let shared = with_handle(handle, |inner, handle| {
@@ -62,9 +62,9 @@ pub extern "C" fn mp_share(handle: mp_handle_t) -> c_int {
     finish("mp_share", shared)
 }
 
-/// Adopts the connection that a token of mp_share() stands for: the channel is one more owner of
-/// it. The token stays the program's, and stays an owner until its last descriptor is closed.
-/// MP_NO_HANDLE on failure.
+/// Adopts the connection or listener that a token of mp_share() stands for: the channel is one more
+/// owner of it. The token stays the program's, and stays an owner until its last descriptor is
+/// closed. MP_NO_HANDLE on failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mp_adopt(
     channel: *mut mp_channel_t,

@@ -77,6 +77,18 @@ impl<H: StackHandle + ?Sized> Local<H> {
             0 => self.listen_anywhere(address, options)?,
             _ => (self.server.listen(now, address, options.backlog, sharing(options))?, address),
         };
+        self.own_listener(state, slot, (listener, address), options);
+        Ok(())
+    }
+
+    /// A slot has a listener of the stack's from now on.
+    pub(super) fn own_listener(
+        &mut self,
+        state: &mut State,
+        slot: u32,
+        (listener, address): (ListenerId, SocketAddr),
+        options: &ListenOptions,
+    ) {
         let index = listener.index as usize;
         if self.listeners.len() <= index {
             self.listeners.resize(index + 1, Listening::none());
@@ -85,7 +97,6 @@ impl<H: StackHandle + ?Sized> Local<H> {
         let (address, options) = (Some(address), options.clone());
         self.listeners[index] = Listening { owner, outstanding: 0, address, options };
         state.slot(slot).target = Target::Stack(listener.index);
-        Ok(())
     }
 
     /// Listens on a free port, beginning somewhere in the ephemeral range.

@@ -60,6 +60,7 @@ mod server_calls;
 mod service;
 mod service_address;
 mod shared_datagrams;
+mod shared_listeners;
 mod shared_pool_view;
 mod shared_thread;
 mod sharing;

@@ -5,7 +5,7 @@
 //! Invariant: of a connection whose read is withheld ([`Receiving::Withheld`]) nothing is asked of
 //! the service, until [`Local::receive`] or the program's next read.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use megapipe_service::{AdoptedConn, LaneSet, MoveRefusal, SharedConn};
 use megapipe_stack::ConnId;
@@ -27,6 +27,9 @@ impl<T> Channel<T> {
     ) -> Result<OwnedFd, ShareError> {
         let Self { driver, state, .. } = self;
         let kind = state.peek(index).kind;
+        if kind == Kind::Listener {
+            return self.share_listener_on_service(index);
+        }
         if kind != Kind::Tcp {
             return Err(Misuse::WrongKind { call: "share", kind: kind.name() }.into());
         }
@@ -115,6 +118,23 @@ impl<T> Channel<T> {
     pub(crate) fn connecting_is_shared_on_service(&mut self) -> bool {
         let lanes = self.driver.local().map(|local| local.server.lanes());
         lanes.is_some_and(|lanes| lanes.is_ok_and(|lanes| lanes.shares_connecting()))
+    }
+
+    /// Adopts what a token stands for: a connection, or else a listener.
+    pub(crate) fn adopt_token_on_service(
+        &mut self,
+        token: BorrowedFd<'_>,
+        cookie: u64,
+    ) -> Result<Handle, ShareError> {
+        match self.adopt_on_service(cookie, |lanes| lanes.adopt_token(token)) {
+            Err(ShareError::Service(refusal)) if refusal.raw_os_error() == libc::ESTALE => {
+                // An older daemon has no tokens of listeners.
+                let is_old = |error: &ShareError| error.raw_os_error() == libc::EOPNOTSUPP;
+                let adopted = self.adopt_listener_on_service(token, cookie);
+                adopted.map_err(|e| if is_old(&e) { ShareError::Service(refusal) } else { e })
+            }
+            adopted => adopted,
+        }
     }
 
     pub(crate) fn adopt_on_service(

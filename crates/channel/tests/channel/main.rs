@@ -34,6 +34,8 @@ mod shards;
 #[cfg(feature = "local")]
 mod shared;
 #[cfg(feature = "local")]
+mod shared_listeners;
+#[cfg(feature = "local")]
 mod sharing;
 mod streams;
 mod timers;

@@ -127,17 +127,18 @@ pub(crate) fn enter() -> Result<(), String> {
 /// What is missing on this machine.
 #[cfg(feature = "local")]
 pub(crate) fn network() -> Result<Backend, String> {
-    network_with(LoopbackOwner::Kernel)
+    network_with(LoopbackOwner::Kernel, None)
 }
 
 #[cfg(feature = "local")]
-fn network_with(owner: LoopbackOwner) -> Result<Backend, String> {
+fn network_with(loopback_owner: LoopbackOwner, shards: Option<u16>) -> Result<Backend, String> {
     let place = Place(NETWORKS.get());
     // Those of long ago are gone.
     NETWORKS.set(place.0.wrapping_add(1));
     let (v4, v6) = (place.host(loopback(4), 2).ip(), place.host(loopback(6), 2).ip());
     let addresses = vec![(v4, 24), (v6, 64)];
-    let settings = ServerConfig { addresses, loopback: owner, ..ServerConfig::default() };
+    let settings =
+        ServerConfig { addresses, loopback: loopback_owner, shards, ..ServerConfig::default() };
     let link = format!("tun:{}", place.device());
     let network = LocalNetwork::open(&link, settings).map_err(|error| error.to_string())?;
     place.configure()?;
@@ -179,8 +180,20 @@ pub(crate) fn service() -> Result<Backend, String> {
 
 #[cfg(feature = "local")]
 pub(crate) fn service_with(loopback: LoopbackOwner) -> Result<Backend, String> {
+    daemon(network_with(loopback, None)?)
+}
+
+/// As [`service`], with so many shards.
+#[cfg(feature = "local")]
+pub(crate) fn service_of_shards(count: u16) -> Result<Backend, String> {
+    daemon(network_with(LoopbackOwner::Kernel, Some(count))?)
+}
+
+/// A daemon at the newest network.
+#[cfg(feature = "local")]
+fn daemon(network: Backend) -> Result<Backend, String> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
-    let Backend::Local(network) = network_with(loopback)? else {
+    let Backend::Local(network) = network else {
         return Err("no network".to_owned());
     };
     let count = COUNT.fetch_add(1, Ordering::Relaxed);

@@ -223,7 +223,6 @@ fn what_is_no_token_is_refused_and_the_channel_goes_on() {
         assert!(started.elapsed() < PATIENCE, "it has ended");
     }
     assert_eq!(world.two.adopt(token.as_fd(), 0).map_err(errno), Err(libc::ESTALE));
-    assert!(matches!(world.one.share(world.listener), Err(ShareError::Misuse(_))));
     let (again, mut peer) = world.connection();
     world.one.write(again, "both go on").unwrap();
     world.one.flush().unwrap();

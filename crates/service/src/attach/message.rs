@@ -52,8 +52,8 @@ const EVENT_DETAILS_SINCE: u16 = 8;
 const SHARED_ENDPOINTS_SINCE: u16 = 9;
 /// The first version with endpoints for datagrams that exclude those of other programs.
 const EXCLUSIVE_ENDPOINTS_SINCE: u16 = 10;
-/// The first version with connections that tokens own while they are being opened.
-const SHARED_CONNECTING_SINCE: u16 = 11;
+/// The first version with connections that are being opened, and listeners, that tokens own.
+const SHARED_LISTENERS_SINCE: u16 = 11;
 /// Bytes of a record of the rings.
 pub const RECORD_BYTES: u16 = size_of::<megapipe_shm::record::Record>() as u16;
 /// Longest name of a program in bytes.
@@ -361,7 +361,7 @@ impl AttachHello {
         ClientFeatures {
             has_lanes: version >= LANES_SINCE,
             knows_event_details: version >= EVENT_DETAILS_SINCE,
-            shares_connecting: version >= SHARED_CONNECTING_SINCE,
+            shares_connecting: version >= SHARED_LISTENERS_SINCE,
         }
     }
 
@@ -407,7 +407,7 @@ impl Welcome {
     /// Which descriptors a session of this version may pass.
     const fn passing(version: u16) -> DescriptorPassing {
         match version {
-            SHARED_CONNECTING_SINCE.. => DescriptorPassing::Connecting,
+            SHARED_LISTENERS_SINCE.. => DescriptorPassing::Listeners,
             SHARED_ENDPOINTS_SINCE.. => DescriptorPassing::Endpoints,
             TOKENS_SINCE.. => DescriptorPassing::Tokens,
             SOCKETS_SINCE.. => DescriptorPassing::Sockets,

@@ -33,6 +33,8 @@ pub(crate) enum DescriptorPassing {
     Endpoints,
     /// And of connections that are being opened.
     Connecting,
+    /// And of listeners.
+    Listeners,
 }
 
 /// A session's control socket, of a daemon that takes descriptors.
@@ -82,6 +84,11 @@ impl SessionControl {
     /// Whether tokens own connections that are being opened, too.
     pub(crate) fn shares_connecting(&self) -> bool {
         self.passing >= DescriptorPassing::Connecting
+    }
+
+    /// Whether tokens own listeners, too.
+    pub(crate) fn shares_listeners(&self) -> bool {
+        self.passing >= DescriptorPassing::Listeners
     }
 
     /// Asks for a token. Returns it, and its cookie for the calls until [`SessionControl::forget`].

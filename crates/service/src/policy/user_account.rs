@@ -215,12 +215,16 @@ impl UserAccount {
 pub(crate) struct QuotaCharge {
     account: Arc<UserAccount>,
     kind: QuotaKind,
+    /// Of a kind that is counted by shard.
+    shard: u16,
     count: u32,
 }
 
 impl Drop for QuotaCharge {
     fn drop(&mut self) {
-        self.account.remove(self.kind, self.count);
+        let counter = self.account.counter(self.kind, self.shard);
+        let before = counter.fetch_sub(self.count, Ordering::Relaxed);
+        debug_assert!(before >= self.count, "each is added before it is removed");
     }
 }
 
@@ -495,7 +499,21 @@ impl SessionRights {
             return Err(QuotaReached { kind, limit: self.limit(kind) });
         }
         self.account.add(kind, count);
-        Ok(QuotaCharge { account: Arc::clone(&self.account), kind, count })
+        Ok(QuotaCharge { account: Arc::clone(&self.account), kind, shard: 0, count })
+    }
+
+    /// Counts one more of a kind for the user on a shard.
+    ///
+    /// # Errors
+    /// [`QuotaReached`]: there is no room.
+    pub(crate) fn charge_on(
+        &self,
+        kind: QuotaKind,
+        shard: u16,
+    ) -> Result<QuotaCharge, QuotaReached> {
+        self.check_on(kind, shard)?;
+        self.account.change_on(kind, shard, true);
+        Ok(QuotaCharge { account: Arc::clone(&self.account), kind, shard, count: 1 })
     }
 
     /// Whether the user may begin a connection now, which counts for its rate.
@@ -577,6 +595,12 @@ mod tests {
         // One shard alone cannot be filled either.
         assert_eq!(rights.check_on(kind, 9), Ok(()));
         (0..8).for_each(|shard| rights.change_on(LISTENERS, shard, false));
+        assert_eq!(rights.account().count(kind), 1);
+        // As those that tokens alone own.
+        let charges: Vec<_> = (0..8).map(|shard| rights.charge_on(kind, shard)).collect();
+        assert!(charges.iter().all(Result::is_ok) && rights.charge_on(kind, 3).is_err());
+        assert_eq!(rights.account().count(kind), 2);
+        drop(charges);
         assert_eq!(rights.account().count(kind), 1);
     }
 

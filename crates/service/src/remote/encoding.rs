@@ -7,6 +7,7 @@ mod bytes;
 mod datagram;
 mod description;
 mod info;
+mod listener;
 mod options;
 mod refusals;
 #[cfg(test)]
@@ -25,6 +26,7 @@ pub(super) use datagram::{TakenDatagram, decode_datagram, encode_datagram};
 pub(super) use description::Description;
 pub(super) use info::{decode_holders, encode_holders};
 pub(crate) use info::{decode_info, encode_info};
+pub(super) use listener::{AdoptedLaneListener, decode_listener, encode_listener};
 pub(super) use options::{
     decode_begin, decode_bind, decode_option, decode_sharing, encode_begin, encode_bind,
     encode_option, encode_sharing,

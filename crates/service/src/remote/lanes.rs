@@ -29,11 +29,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 
 use megapipe_link::{Caps, LinkError};
-use megapipe_stack::{Arrival, Chunk, CloseReason, ConnId, DatagramId, Event, Instant, Notice};
+use megapipe_stack::{
+    Arrival, Chunk, CloseReason, ConnId, DatagramId, Event, Instant, ListenerId, Notice,
+};
 
 use super::client::{RemoteClient, RemoteCounters, RemoteEvent};
 use crate::descriptors::SessionControl;
 use crate::limits::LANE_EVENTS_PER_TURN;
+use crate::sharing::ListenerOptions;
 use listeners::LaneListeners;
 
 /// What became of a connection that a channel adopts.
@@ -49,6 +52,17 @@ pub enum AdoptedConn {
 
 /// An endpoint that was adopted, its address and its peer.
 pub type AdoptedEndpoint = (DatagramId, SocketAddr, Option<SocketAddr>);
+
+/// A listener that was adopted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdoptedListener {
+    /// Its name.
+    pub listener: ListenerId,
+    /// Where it listens, and how.
+    pub options: ListenerOptions,
+    /// The channel was an owner already.
+    pub is_known: bool,
+}
 
 /// The application's end of all its sessions. For one thread.
 pub struct LaneSet {

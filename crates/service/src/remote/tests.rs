@@ -37,6 +37,7 @@ mod sending;
 mod session_worlds;
 mod shard_quotas;
 mod shared_endpoints;
+mod shared_listeners;
 mod sharing;
 mod sharing_handshakes;
 mod unaccepted;

@@ -165,6 +165,19 @@ pub enum SessionCall {
         /// The datagram and how it arrived, in the call buffer.
         chunk: Chunk,
     },
+    /// A token owns a listener from now on, too: `Done`.
+    HoldListener {
+        /// Cookie of the token, which the service has given.
+        token: u64,
+        /// The listener.
+        listener: Id,
+    },
+    /// The session is one more acceptor of a listener that a token owns: `Written`, the listener
+    /// and its options.
+    AdoptListener {
+        /// As of `Adopt`.
+        token: u64,
+    },
     /// Opens a connection: `Connecting`.
     Connect {
         /// The peer.
@@ -355,6 +368,8 @@ mod kind {
     pub(super) const TAKE_DATAGRAM: u16 = 0x163;
     pub(super) const AWAIT_DATAGRAM: u16 = 0x164;
     pub(super) const GIVE_DATAGRAM_BACK: u16 = 0x165;
+    pub(super) const HOLD_LISTENER: u16 = 0x166;
+    pub(super) const ADOPT_LISTENER: u16 = 0x167;
 }
 
 impl SessionCall {
@@ -428,7 +443,7 @@ impl SessionCall {
         }
     }
 
-    /// As `record`, of calls about connections and endpoints with several owners.
+    /// As `record`, of calls about objects with several owners.
     fn shared_record(&self, cookie: u64) -> Record {
         let record = |kind| Record::new(kind, cookie);
         match *self {
@@ -437,6 +452,14 @@ impl SessionCall {
             Self::GiveBack { conn, chunk } => {
                 let transfer = Transfer::default().with_chunk(chunk);
                 record(kind::GIVE_BACK).with_id(conn).with_transfer(&transfer)
+            }
+            Self::HoldListener { token, listener } => {
+                let transfer = Transfer::default().with_other(listener);
+                let record = record(kind::HOLD_LISTENER).with_id(Id::of_cookie(token));
+                record.with_transfer(&transfer)
+            }
+            Self::AdoptListener { token } => {
+                record(kind::ADOPT_LISTENER).with_id(Id::of_cookie(token))
             }
             Self::HoldEndpoint { token, endpoint } => {
                 of_token(record(kind::HOLD_ENDPOINT), token, endpoint)
@@ -511,6 +534,10 @@ impl SessionCall {
             kind::HOLD => Self::Hold { token: id.cookie(), conn: object_of_token(record)? },
             kind::ADOPT => Self::Adopt { token: id.cookie(), conn: object_of_token(record)? },
             kind::GIVE_BACK => Self::GiveBack { conn: id, chunk: transfer.chunk_or_none()? },
+            kind::HOLD_LISTENER => {
+                Self::HoldListener { token: id.cookie(), listener: transfer.other }
+            }
+            kind::ADOPT_LISTENER => Self::AdoptListener { token: id.cookie() },
             kind::CONNECT => {
                 let pair = record.pair();
                 let flags = known(record, CONNECT_FLAGS)?;

@@ -148,6 +148,8 @@ fn datagram_call() -> impl Strategy<Value = SessionCall> {
             id().prop_map(|endpoint| AwaitDatagram { endpoint }),
             (id(), chunk()).prop_map(|(endpoint, chunk)| GiveDatagramBack { endpoint, chunk }),
         ],
+        (any::<u64>(), id()).prop_map(|(token, listener)| HoldListener { token, listener }),
+        any::<u64>().prop_map(|token| AdoptListener { token }),
     ]
 }
 

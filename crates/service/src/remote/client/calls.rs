@@ -26,8 +26,9 @@ use crate::error::{MoveRefusal, PortError};
 use crate::limits::{CALL_BYTES, PREPENDED_BYTES_MAX};
 use crate::remote::CALL_BUFFER;
 use crate::remote::encoding::{
-    Coded, conn_id, decode_holders, decode_info, decode_port_error, encode_begin, encode_bind,
-    encode_sharing, endpoint_id, id_of, id_of_endpoint, id_of_listener, listener_id, reason_of,
+    AdoptedLaneListener, Coded, conn_id, decode_holders, decode_info, decode_listener,
+    decode_port_error, encode_begin, encode_bind, encode_sharing, endpoint_id, id_of,
+    id_of_endpoint, id_of_listener, listener_id, reason_of,
 };
 use crate::remote::lanes::AdoptedConn;
 use crate::sharing::Sharing;
@@ -537,6 +538,38 @@ impl RemoteClient {
             Some(known) => Ok(known),
             None => self.adopt_answered(conn_id(conn)),
         }
+    }
+
+    /// A token owns a listener too.
+    ///
+    /// # Errors
+    /// [`MoveRefusal`].
+    pub(in crate::remote) fn hold_listener(
+        &mut self,
+        token: u64,
+        listener: ListenerId,
+    ) -> Result<(), MoveRefusal> {
+        self.call_shared(SessionCall::HoldListener { token, listener: id_of_listener(listener) })
+    }
+
+    /// Adopts the listener that a token owns. Returns also whether the session did not have it.
+    ///
+    /// # Errors
+    /// [`MoveRefusal`].
+    pub(in crate::remote) fn adopt_listener(
+        &mut self,
+        token: u64,
+    ) -> Result<(AdoptedLaneListener, bool), MoveRefusal> {
+        if !self.offers.reserve_acceptor() {
+            return Err(MoveRefusal::no_memory());
+        }
+        self.call_explained(SessionCall::AdoptListener { token }, |client, answer| {
+            let ServerAnswer::Written { chunk } = answer else { return Err(ProtocolFault) };
+            let bytes = written(&client.calls, chunk)?.ok_or(ProtocolFault)?;
+            let (listener, options) = decode_listener(&bytes).ok_or(ProtocolFault)?;
+            let is_new = client.listeners.insert(listener, options.address);
+            Ok(((listener, options), is_new))
+        })
     }
 
     /// The daemon's sentence why a connection does not move.

@@ -24,11 +24,16 @@ impl ListenerAddresses {
         self.0.binary_search_by_key(&name(listener), |(known, _)| name(*known))
     }
 
-    pub(super) fn insert(&mut self, listener: ListenerId, local: SocketAddr) {
+    /// Returns whether the listener is new.
+    pub(super) fn insert(&mut self, listener: ListenerId, local: SocketAddr) -> bool {
         match self.place(listener) {
             Ok(place) => self.0[place].1 = local,
-            Err(place) => self.0.insert(place, (listener, local)),
+            Err(place) => {
+                self.0.insert(place, (listener, local));
+                return true;
+            }
         }
+        false
     }
 
     pub(super) fn remove(&mut self, listener: ListenerId) {

@@ -16,9 +16,9 @@ use std::net::SocketAddr;
 use megapipe_link::Transport;
 use megapipe_stack::{ListenError, ListenerId, OperationError};
 
-use super::LaneSet;
+use super::{AdoptedListener, LaneSet};
 use crate::connection_manager::{AcceptorId, Offer};
-use crate::error::PortError;
+use crate::error::{MoveRefusal, PortError};
 use crate::sharing::Sharing;
 
 /// What stands for a listener that is gone.
@@ -170,6 +170,66 @@ impl LaneSet {
             }
         }
         Ok(self.listeners.add(listeners))
+    }
+
+    /// Calls `hold` for the listener of each lane.
+    ///
+    /// # Errors
+    /// Of `hold`; [`MoveRefusal`] if there is no such listener.
+    pub(super) fn hold_listener_lanes(
+        &mut self,
+        listener: ListenerId,
+        token: u64,
+    ) -> Result<(), MoveRefusal> {
+        if self.others.is_empty() {
+            return self.first.hold_listener(token, listener);
+        }
+        let lanes = self.listeners.lanes_of(listener);
+        if lanes.is_empty() {
+            return Err(MoveRefusal::gone());
+        }
+        (0..).zip(&lanes).try_for_each(|(lane, its)| self.lane(lane).hold_listener(token, *its))
+    }
+
+    /// Adopts the listener of a token on all lanes. Where one refuses, none has it.
+    ///
+    /// # Errors
+    /// [`MoveRefusal`].
+    pub(super) fn adopt_listener_lanes(
+        &mut self,
+        token: u64,
+    ) -> Result<AdoptedListener, MoveRefusal> {
+        let (first, is_new) = self.first.adopt_listener(token)?;
+        let (listener, options) = first;
+        if self.others.is_empty() {
+            return Ok(AdoptedListener { listener, options, is_known: !is_new });
+        }
+        if !is_new {
+            let listener = self.listeners.name(0, listener);
+            return Ok(AdoptedListener { listener, options, is_known: true });
+        }
+        let mut listeners = vec![listener];
+        for lane in 1..self.lanes() {
+            match self.lane(lane).adopt_listener(token) {
+                Ok(((its, of_lane), true)) if of_lane.address == options.address => {
+                    listeners.push(its);
+                }
+                // A token of a hostile maker owns listeners of several addresses.
+                Ok(((its, _), is_new)) => {
+                    if is_new {
+                        self.lane(lane).unlisten(its);
+                    }
+                    self.unlisten_lanes(&listeners);
+                    return Err(MoveRefusal::mixed_token());
+                }
+                Err(refusal) => {
+                    self.unlisten_lanes(&listeners);
+                    return Err(refusal);
+                }
+            }
+        }
+        let listener = self.listeners.add(listeners);
+        Ok(AdoptedListener { listener, options, is_known: false })
     }
 
     fn unlisten_lanes(&mut self, listeners: &[ListenerId]) {

@@ -1,4 +1,4 @@
-//! Connections that other processes own too, by tokens.
+//! Connections, endpoints and listeners that other processes own too, by tokens.
 //!
 //! Read first: `descriptors.rs`, `shard/share.rs`; decision 0055.
 //!
@@ -8,9 +8,9 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use megapipe_stack::{ConnId, DatagramId, OperationError};
+use megapipe_stack::{ConnId, DatagramId, ListenerId, OperationError};
 
-use super::{AdoptedConn, AdoptedEndpoint, LaneSet};
+use super::{AdoptedConn, AdoptedEndpoint, AdoptedListener, LaneSet};
 use crate::descriptors::{PassPurpose, SessionControl, SharedConn, SharedEndpoint};
 use crate::error::MoveRefusal;
 use crate::remote::encoding::SharedDatagram;
@@ -262,6 +262,41 @@ impl LaneSet {
     ) -> Result<(), MoveRefusal> {
         let (lane, endpoint) = self.of_endpoint(endpoint);
         lane.give_datagram_back(endpoint, datagram)
+    }
+
+    /// Makes a token that owns a listener too.
+    ///
+    /// # Errors
+    /// [`MoveRefusal`]; no token owns anything.
+    pub fn share_listener(&mut self, listener: ListenerId) -> Result<OwnedFd, MoveRefusal> {
+        if !self.shares_listeners() {
+            return Err(MoveRefusal::no_listener_tokens());
+        }
+        self.share_by_token(|lanes, cookie| lanes.hold_listener_lanes(listener, cookie))
+    }
+
+    /// Adopts the listener that a token stands for: the channel is one more acceptor of it.
+    ///
+    /// # Errors
+    /// [`MoveRefusal`]; nothing is adopted.
+    pub fn adopt_token_listener(
+        &mut self,
+        token: BorrowedFd<'_>,
+    ) -> Result<AdoptedListener, MoveRefusal> {
+        if !self.shares_listeners() {
+            return Err(MoveRefusal::no_listener_tokens());
+        }
+        let passed = self.token_control()?.pass(PassPurpose::Token, &[token]);
+        let cookie = passed.map_err(|error| MoveRefusal::of_passed(&error))?;
+        let adopted = self.adopt_listener_lanes(cookie);
+        self.forget_port(cookie);
+        adopted
+    }
+
+    /// Whether tokens own listeners, too.
+    #[must_use]
+    pub fn shares_listeners(&self) -> bool {
+        self.control.as_ref().is_some_and(SessionControl::shares_listeners)
     }
 
     fn token_control(&mut self) -> Result<&mut SessionControl, MoveRefusal> {

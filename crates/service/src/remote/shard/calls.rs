@@ -30,7 +30,7 @@ use crate::remote::encoding::{
     encode_info, encode_port_error, endpoint_id, id_of, id_of_endpoint, id_of_listener,
     listener_id,
 };
-use crate::sharing::Sharing;
+use crate::sharing::{ListenerOptions, Sharing};
 use crate::steering::Takes;
 
 /// An answer; an error: no correct application makes this call.
@@ -90,7 +90,9 @@ impl SessionWork<'_> {
                     return Ok(ServerAnswer::refused(Refusal::Unknown));
                 }
                 let (stack, _) = self.server.parts();
-                done(stack.set_listener_fast_open(listener_id(listener), pending_max))
+                let set = stack.set_listener_fast_open(listener_id(listener), pending_max);
+                self.owners.set_fast_open(listener_id(listener), pending_max);
+                done(set)
             }
             SessionCall::IsListening { local } => {
                 ServerAnswer::Value { value: self.server.is_listening(local).into() }
@@ -117,6 +119,9 @@ impl SessionWork<'_> {
             | SessionCall::TakeDatagram { .. }
             | SessionCall::AwaitDatagram { .. }
             | SessionCall::GiveDatagramBack { .. } => return self.answer_shared_endpoint(call),
+            SessionCall::HoldListener { .. } | SessionCall::AdoptListener { .. } => {
+                return self.answer_shared_listener(call);
+            }
             _ => return self.answer_connection(call),
         })
     }
@@ -528,28 +533,26 @@ impl SessionWork<'_> {
         sharing: Sharing,
     ) -> Result<ListenerId, PortError<ListenError>> {
         let backlog = backlog.min(self.session.limits.waiting);
-        let user = (!sharing.is_exclusive).then_some(self.session.limits.user);
-        let sharing = self.on_shards(sharing);
+        let user = self.session.limits.user;
         let has_private = self.server.parts().1.has_private();
-        let known = match has_private {
+        let known = match has_private && !sharing.is_exclusive {
             true => self.owners.listener_at(self.id, local, user),
             false => None,
         };
         let listener = match known {
             Some(known) => known,
-            None => self.listen_alone((local, backlog, sharing), has_private)?,
+            None => {
+                let on_shards = self.on_shards(sharing.clone());
+                let listener = self.listen_alone((local, backlog, on_shards), has_private)?;
+                let options = ListenerOptions { address: local, backlog, sharing };
+                self.owners.set_options(listener, options, user);
+                listener
+            }
         };
         if known.is_some() && !self.owners.reserve_listener(listener) {
             return Err(PortError::Stack(ListenError::NoMemory));
         }
-        self.owners.add_listener(self.id, listener, (local, user));
-        self.session.listeners += 1;
-        self.count_for_user(LISTENERS, true);
-        match self.hand_overs.number_of(listener) {
-            Some(number) => self.hand_overs.join(number, self.id),
-            None if known.is_some() => self.begin_hand_over(listener),
-            None => {}
-        }
+        self.join_listener(listener);
         Ok(listener)
     }
 
@@ -594,19 +597,8 @@ impl SessionWork<'_> {
         its.is_none_or(|its| self.groups.join(stack, listener, its).is_ok())
     }
 
-    /// A second session listens at an address, or another server has messages about it: new
-    /// connections are offered from now on.
-    pub(super) fn begin_hand_over(&mut self, listener: ListenerId) {
-        let Some(address) = self.owners.address_of(listener) else { return };
-        if self.hand_overs.has_room() {
-            let acceptors = self.server.take_acceptors(listener);
-            let (sessions, _) = self.owners.sessions_of_listener(listener);
-            self.hand_overs.begin(self.now, (listener, address), sessions, acceptors);
-        }
-    }
-
-    /// The session leaves a listener. Connections that were not offered go to its other sessions,
-    /// or to other shards that listen at the address; where there are none, they are reset.
+    /// The session leaves a listener, which ends with its last owner. Connections that were not
+    /// offered go to its other sessions, or wait while tokens own it.
     pub(super) fn unlisten(&mut self, listener: ListenerId) {
         let kept = self.leave_reservation(ReservingObject::Listener(listener));
         let credit = match self.hand_overs.number_of(listener) {
@@ -617,22 +609,9 @@ impl SessionWork<'_> {
         self.session.withheld.retain(|it| it.listener != listener);
         self.session.listeners -= 1;
         self.count_for_user(LISTENERS, false);
-        let has_others = self.owners.remove_listener(self.id, listener);
-        let (pool, rights) = self.owners.account_of_listener(listener);
-        if let Some(rights) = rights {
-            self.server.parts().1.transfer_account(pool, &rights);
-        }
-        if !has_others {
-            let unclaimed = self.hand_overs.end(listener);
-            self.server.unlisten(self.now, listener);
-            let (stack, memory) = self.server.parts();
-            self.groups.leave(stack, listener);
-            memory.close_account(pool);
-            for conn in unclaimed {
-                self.owners.take_offered(conn);
-                self.server.hand_over_offered(self.now, conn);
-            }
-        }
+        self.owners.remove_listener(self.id, listener);
+        let id = self.id;
+        self.share_work().leave_listener(listener, id);
         if let Some(kept) = kept.filter(|kept| kept.reservation().are_listening()) {
             self.server.give_back_reserved(self.now, &kept);
         }

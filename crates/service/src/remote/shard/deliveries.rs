@@ -81,12 +81,12 @@ impl SessionShard {
 
     /// A message of another server about a listener. One that this shard does not have is gone.
     fn on_message(&mut self, now: Instant, from: u16, message: &Message) {
-        let Some((listener, session)) = self.owners.listener_of_address(message.listener) else {
+        let Some(listener) = self.owners.listener_of_address(message.listener) else {
             return self.hand_overs.refuse_message(message);
         };
         if self.hand_overs.number_of(listener).is_none() {
             // The other server has a second session there, or is about to have one.
-            self.work(now, session, |work| work.begin_hand_over(listener));
+            self.share_work(now).begin_hand_over(listener);
         }
         if let Some(number) = self.hand_overs.number_of(listener) {
             self.hand_overs.on_message(now, number, (from, message.subject));

@@ -124,8 +124,9 @@ impl SessionShard {
                 is_over = true;
                 return false;
             };
-            let (owners, shared_by) = self.owners.sessions_of_listener(id);
-            if viewer.sees(self.user_of(owners.first().copied())) {
+            let owners = self.owners.sessions_of_listener(id);
+            let shared_by = self.owners.sharer_of_listener(id);
+            if viewer.sees(self.user_of_listener(id)) {
                 let (hand_over, mut acceptors) = self.acceptors(now, (id, local.port()), owners);
                 let acceptor_count = count(acceptors.len());
                 acceptors.truncate(ACCEPTORS_LISTED_MAX);
@@ -175,6 +176,12 @@ impl SessionShard {
         (None, owners.iter().map(acceptor).collect())
     }
 
+    /// The user of the session that has listened longest, or of the one that has begun it.
+    fn user_of_listener(&self, listener: ListenerId) -> Option<u32> {
+        let first = self.owners.sessions_of_listener(listener).first().copied();
+        self.user_of(first).or_else(|| self.owners.user_of_listener(listener))
+    }
+
     fn user_of(&self, session: Option<PoolId>) -> Option<u32> {
         Some(self.sessions.get(session?)?.limits.user)
     }
@@ -186,7 +193,11 @@ impl SessionShard {
         let from = ListingCursor::from_bits(query.from);
         let next = self.server.stack().list_sockets(from, PLACES_PER_PAGE, |socket| {
             let owner = self.owner_of(&socket);
-            if viewer.sees(self.user_of(owner)) {
+            let user = match socket {
+                ListedSocket::Listener { id, .. } => self.user_of_listener(id),
+                _ => self.user_of(owner),
+            };
+            if viewer.sees(user) {
                 entries.extend(self.socket(now, &socket, owner, query.with_info));
             }
             entries.len() < most
@@ -199,7 +210,7 @@ impl SessionShard {
     fn owner_of(&self, socket: &ListedSocket) -> Option<PoolId> {
         match socket {
             ListedSocket::Listener { id, .. } => {
-                self.owners.sessions_of_listener(*id).0.first().copied()
+                self.owners.sessions_of_listener(*id).first().copied()
             }
             ListedSocket::Endpoint { id, .. } => self.owners.of_endpoint(*id),
             ListedSocket::Conn { id, .. } => self.owners.of_conn(*id),
@@ -230,6 +241,7 @@ impl SessionShard {
                 receive_queue: waiting,
                 send_queue: backlog,
                 session: self.owners.only_of_listener(id).map_or(0, |_| entry.session),
+                uid: self.user_of_listener(id),
                 ..entry
             },
             ListedSocket::Endpoint { id, local, peer, received, sending } => ServiceSocket {

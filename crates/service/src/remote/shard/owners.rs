@@ -21,6 +21,7 @@ use megapipe_stack::{ConnId, DatagramId, ListenerId, PoolId};
 
 use super::destination_ports::DestinationPorts;
 use crate::policy::{CONNECTING, CONNECTIONS, QuotaPair, QuotaReached, SessionRights};
+use crate::sharing::ListenerOptions;
 
 /// No entry: the end of a list.
 const NONE: u32 = u32::MAX;
@@ -96,15 +97,19 @@ pub(super) struct ConnCounts {
     pub(super) closed: u32,
 }
 
-/// A listener's address, and the user whose sessions may share it.
-type ListenerShare = (SocketAddr, Option<u32>);
-
 #[derive(Debug, Default)]
 struct ListenerOwners {
     generation: u32,
-    share: Option<ListenerShare>,
+    /// `None`: it has ended.
+    options: Option<ListenerOptions>,
+    /// The user whose session has begun it.
+    user: u32,
+    /// A token owns it, or has owned it: other sessions may be its acceptors even if it is
+    /// exclusive.
+    is_held: bool,
     /// Memory of its connections until a session owns them.
     pool: PoolId,
+    /// Its acceptors.
     sessions: Vec<PoolId>,
 }
 
@@ -462,6 +467,13 @@ const fn bit_of(index: u32) -> (usize, u64) {
     ((index / u64::BITS) as usize, 1 << (index % u64::BITS))
 }
 
+impl ListenerOwners {
+    /// Sessions of the user that has begun it may listen there.
+    fn may_share(&self) -> bool {
+        self.options.as_ref().is_some_and(|options| !options.sharing.is_exclusive)
+    }
+}
+
 impl OfSession {
     const fn list_of(&mut self, stage: ConnStage) -> &mut ConnList {
         match stage {
@@ -495,10 +507,35 @@ impl ObjectOwners {
         })
     }
 
-    /// Whether any session listens on a listener.
+    fn listener(&self, listener: ListenerId) -> Option<&ListenerOwners> {
+        let owners = self.listeners.get(listener.index as usize)?;
+        (owners.generation == listener.generation && owners.options.is_some()).then_some(owners)
+    }
+
+    fn listener_mut(&mut self, listener: ListenerId) -> Option<&mut ListenerOwners> {
+        let owners = self.listeners.get_mut(listener.index as usize)?;
+        (owners.generation == listener.generation && owners.options.is_some()).then_some(owners)
+    }
+
+    /// Whether any session or token has a listener.
     pub(super) fn is_listener(&self, listener: ListenerId) -> bool {
-        let owners = self.listeners.get(listener.index as usize);
-        owners.is_some_and(|it| it.generation == listener.generation && !it.sessions.is_empty())
+        self.listener(listener).is_some()
+    }
+
+    /// Where a listener listens, and how.
+    pub(super) fn options_of(&self, listener: ListenerId) -> Option<&ListenerOptions> {
+        self.listener(listener)?.options.as_ref()
+    }
+
+    /// The user whose session has begun a listener.
+    pub(super) fn user_of_listener(&self, listener: ListenerId) -> Option<u32> {
+        Some(self.listener(listener)?.user)
+    }
+
+    /// The user whose sessions may listen at a listener's address. `None`: it is exclusive.
+    pub(super) fn sharer_of_listener(&self, listener: ListenerId) -> Option<u32> {
+        let owners = self.listener(listener)?;
+        owners.may_share().then_some(owners.user)
     }
 
     /// The session that listens on a listener, if it is one alone.
@@ -510,72 +547,69 @@ impl ObjectOwners {
         }
     }
 
-    /// The sessions that listen on a listener, and the user who may share it.
-    pub(super) fn sessions_of_listener(&self, listener: ListenerId) -> (&[PoolId], Option<u32>) {
-        let owners = self.listeners.get(listener.index as usize);
-        match owners.filter(|owners| owners.generation == listener.generation) {
-            Some(owners) => (&owners.sessions, owners.share.and_then(|(_, user)| user)),
-            None => (&[], None),
-        }
+    /// The sessions that listen on a listener.
+    pub(super) fn sessions_of_listener(&self, listener: ListenerId) -> &[PoolId] {
+        self.listener(listener).map_or(&[], |owners| &owners.sessions)
     }
 
-    /// The listener at an address that a session of a user may share; `None`: exclusive.
+    /// The listener at an address that a session of a user may share.
     pub(super) fn listener_at(
         &self,
         session: PoolId,
         local: SocketAddr,
-        user: Option<u32>,
+        user: u32,
     ) -> Option<ListenerId> {
-        user?;
         let mut all = self.listeners.iter().zip(0..);
-        let may_share = |owners: &ListenerOwners| {
-            owners.share == Some((local, user))
-                && !owners.sessions.is_empty()
+        let may_join = |owners: &ListenerOwners| {
+            owners.options.as_ref().is_some_and(|options| options.address == local)
+                && owners.may_share()
+                && owners.user == user
                 && !owners.sessions.contains(&session)
         };
-        let (owners, index) = all.find(|(owners, _)| may_share(owners))?;
+        let (owners, index) = all.find(|(owners, _)| may_join(owners))?;
         Some(ListenerId { index, generation: owners.generation })
     }
 
-    /// The listener at an address that sessions may share, and one of them. Addresses are compared
-    /// as messages have them.
-    pub(super) fn listener_of_address(&self, address: SocketAddr) -> Option<(ListenerId, PoolId)> {
+    /// The listener at an address that may have several acceptors. Addresses are compared as
+    /// messages have them.
+    pub(super) fn listener_of_address(&self, address: SocketAddr) -> Option<ListenerId> {
         let mut all = self.listeners.iter().zip(0..);
         let is_it = |owners: &ListenerOwners| {
-            let share = owners.share.filter(|(_, user)| user.is_some());
-            share.is_some_and(|(local, _)| {
-                (local.ip(), local.port()) == (address.ip(), address.port())
-            }) && !owners.sessions.is_empty()
+            let local = owners.options.as_ref().map(|options| options.address);
+            local.is_some_and(|local| (local.ip(), local.port()) == (address.ip(), address.port()))
+                && (owners.is_held || owners.may_share())
         };
         let (owners, index) = all.find(|(owners, _)| is_it(owners))?;
-        let listener = ListenerId { index, generation: owners.generation };
-        Some((listener, *owners.sessions.first()?))
+        Some(ListenerId { index, generation: owners.generation })
     }
 
-    /// The address of a listener.
-    pub(super) fn address_of(&self, listener: ListenerId) -> Option<SocketAddr> {
-        let owners = self.listeners.get(listener.index as usize)?;
-        let is_it = owners.generation == listener.generation;
-        owners.share.filter(|_| is_it).map(|(local, _)| local)
+    /// A listener has begun, by a session of a user. There is a place for it.
+    pub(super) fn set_options(
+        &mut self,
+        listener: ListenerId,
+        options: ListenerOptions,
+        user: u32,
+    ) {
+        if let Some(owners) = self.listeners.get_mut(listener.index as usize) {
+            (owners.options, owners.user) = (Some(options), user);
+        }
+    }
+
+    /// A listener has another limit of connections that begin with a SYN's data.
+    pub(super) fn set_fast_open(&mut self, listener: ListenerId, pending_max: u32) {
+        let options = self.listener_mut(listener).and_then(|owners| owners.options.as_mut());
+        options.into_iter().for_each(|options| options.sharing.fast_open = pending_max);
+    }
+
+    /// A token owns a listener.
+    pub(super) fn set_held(&mut self, listener: ListenerId) {
+        self.listener_mut(listener).into_iter().for_each(|owners| owners.is_held = true);
     }
 
     /// A session listens on a listener, which may have others.
-    pub(super) fn add_listener(
-        &mut self,
-        session: PoolId,
-        listener: ListenerId,
-        share: ListenerShare,
-    ) {
-        let index = listener.index as usize;
-        if self.listeners.len() <= index {
-            self.listeners.resize_with(index + 1, ListenerOwners::default);
-        }
-        let owners = &mut self.listeners[index];
-        if owners.generation != listener.generation {
-            *owners = ListenerOwners { generation: listener.generation, ..Default::default() };
-        }
-        owners.share = Some(share);
-        owners.sessions.push(session);
+    pub(super) fn add_listener(&mut self, session: PoolId, listener: ListenerId) {
+        let owners = self.listener_mut(listener);
+        owners.into_iter().for_each(|owners| owners.sessions.push(session));
     }
 
     /// Makes room for one more session of a listener. Returns whether there is memory for it.
@@ -615,14 +649,18 @@ impl ObjectOwners {
         (owners.pool, first.and_then(|first| self.rights.get(first)?.clone()))
     }
 
-    /// A session leaves a listener. Returns whether other sessions listen on it.
-    pub(super) fn remove_listener(&mut self, session: PoolId, listener: ListenerId) -> bool {
-        let Some(owners) = self.listeners.get_mut(listener.index as usize) else { return false };
-        if owners.generation != listener.generation {
-            return false;
+    /// A session leaves a listener.
+    pub(super) fn remove_listener(&mut self, session: PoolId, listener: ListenerId) {
+        if let Some(owners) = self.listener_mut(listener) {
+            owners.sessions.retain(|other| *other != session);
         }
-        owners.sessions.retain(|other| *other != session);
-        !owners.sessions.is_empty()
+    }
+
+    /// A listener has no owner any more.
+    pub(super) fn end_listener(&mut self, listener: ListenerId) {
+        if let Some(owners) = self.listener_mut(listener) {
+            *owners = ListenerOwners { generation: listener.generation, ..Default::default() };
+        }
     }
 
     /// A listener of a session.
@@ -671,6 +709,7 @@ impl ObjectOwners {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sharing::Sharing;
 
     const ONE: PoolId = PoolId(1);
     const TWO: PoolId = PoolId(2);
@@ -754,31 +793,62 @@ mod tests {
         assert_eq!(owners.counts(ONE), ConnCounts::default());
     }
 
+    fn begin(
+        owners: &mut ObjectOwners,
+        (session, listener): (PoolId, ListenerId),
+        (address, is_exclusive): (SocketAddr, bool),
+    ) {
+        assert!(owners.reserve_listener(listener));
+        let sharing = Sharing { is_exclusive, ..Sharing::default() };
+        owners.set_options(listener, ListenerOptions { address, backlog: 8, sharing }, 7);
+        owners.add_listener(session, listener);
+    }
+
+    #[test]
+    fn exclusive_listener_is_named_by_messages_only_if_it_is_held() {
+        let mut owners = ObjectOwners::new(8);
+        let listener = ListenerId { index: 0, generation: 3 };
+        let local: SocketAddr = "10.0.0.1:80".parse().unwrap();
+        begin(&mut owners, (ONE, listener), (local, true));
+        assert_eq!(owners.sharer_of_listener(listener), None);
+        assert_eq!(owners.listener_at(TWO, local, 7), None);
+        assert_eq!(owners.listener_of_address(local), None, "it has one acceptor");
+        owners.set_held(listener);
+        assert_eq!(owners.listener_of_address(local), Some(listener));
+        assert_eq!(owners.listener_at(TWO, local, 7), None, "without a token");
+        owners.end_listener(listener);
+        assert_eq!(owners.listener_of_address(local), None);
+    }
+
     #[test]
     fn listener_may_have_several_sessions_and_an_endpoint_one() {
         let mut owners = ObjectOwners::new(8);
         let listener = ListenerId { index: 1, generation: 0 };
         let local: SocketAddr = "10.0.0.1:80".parse().unwrap();
-        assert_eq!(owners.listener_at(TWO, local, Some(7)), None);
-        owners.add_listener(ONE, listener, (local, Some(7)));
+        assert_eq!(owners.listener_at(TWO, local, 7), None);
+        begin(&mut owners, (ONE, listener), (local, false));
         for (session, local, user, known) in [
-            (TWO, local, Some(7), Some(listener)),
-            (TWO, local, Some(8), None),
-            (TWO, local, None, None),
-            (ONE, local, Some(7), None),
-            (TWO, SocketAddr::new(local.ip(), 81), Some(7), None),
+            (TWO, local, 7, Some(listener)),
+            (TWO, local, 8, None),
+            (ONE, local, 7, None),
+            (TWO, SocketAddr::new(local.ip(), 81), 7, None),
         ] {
             assert_eq!(owners.listener_at(session, local, user), known, "{session:?} {user:?}");
         }
         assert_eq!(owners.only_of_listener(listener), Some(ONE));
-        owners.add_listener(TWO, listener, (local, Some(7)));
+        owners.add_listener(TWO, listener);
         assert_eq!(owners.only_of_listener(listener), None);
         assert!(owners.has_listener(ONE, listener) && owners.has_listener(TWO, listener));
         assert!(!owners.has_listener(ONE, ListenerId { generation: 1, ..listener }));
-        assert!(owners.remove_listener(ONE, listener));
+        owners.remove_listener(ONE, listener);
         assert_eq!(owners.first_listener(ONE), None);
         assert_eq!(owners.first_listener(TWO), Some(listener));
-        assert!(!owners.remove_listener(TWO, listener));
+        assert_eq!(owners.sessions_of_listener(listener), [TWO]);
+        owners.remove_listener(TWO, listener);
+        assert!(owners.is_listener(listener) && owners.sessions_of_listener(listener).is_empty());
+        assert_eq!(owners.listener_at(ONE, local, 7), Some(listener), "a token may own it");
+        owners.end_listener(listener);
+        assert!(!owners.is_listener(listener) && owners.listener_at(ONE, local, 7).is_none());
         let endpoint = DatagramId { index: 2, generation: 7 };
         owners.add_endpoint(TWO, endpoint);
         assert_eq!(owners.of_endpoint(endpoint), Some(TWO));

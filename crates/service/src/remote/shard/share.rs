@@ -23,17 +23,19 @@ use megapipe_stack::{Chunk, CloseReason, ConnId, Event, Instant, Memory, PoolId,
 
 use super::SessionShard;
 use super::calls::Answered;
+use super::hand_overs::HandOvers;
 use super::ops::SessionWork;
 use super::owners::ObjectOwners;
 use super::ownership::OwnersLeft;
 use super::session_limits::SessionFault;
 use super::shared_conns::{KnownToken, SharedConns};
+use super::user_groups::UserGroups;
 use crate::descriptors::ShareToken;
 use crate::limits::PRIVATE_BUFFER_BYTES;
-use crate::policy::{QuotaKind, QuotaReached};
+use crate::policy::{PolicyRefusal, QuotaKind, QuotaReached};
+use crate::remote::SharedMemory;
 use crate::remote::buffer_names::session_of;
 use crate::remote::encoding::{conn_id, encode_event};
-use crate::remote::{SharedMemory, TokenChange};
 use crate::server::Server;
 
 /// Why a connection is not shared.
@@ -47,7 +49,11 @@ pub(super) enum ShardShareError {
     ConnectFailed(CloseReason),
     #[error("the token does not stand for it, or what it stands for has ended")]
     NotOwned,
-    #[error("the tokens of the user own as many connections as they may")]
+    #[error("the session does not listen there any more")]
+    NotListening,
+    #[error("the port is the kernel's, whose listening socket can be passed instead")]
+    KernelsListener,
+    #[error("the tokens of the user own as many objects as they may")]
     Holds,
     #[error("the session or its user has as many endpoints as it may")]
     Endpoints,
@@ -55,6 +61,8 @@ pub(super) enum ShardShareError {
     NoMemory,
     #[error(transparent)]
     Quota(#[from] QuotaReached),
+    #[error(transparent)]
+    Policy(PolicyRefusal),
 }
 
 impl ShardShareError {
@@ -63,8 +71,10 @@ impl ShardShareError {
         let errno = match self {
             Self::NotPassed => Errno::BADF,
             Self::Unknown | Self::ConnectFailed(_) => Errno::NOTCONN,
+            Self::NotListening => Errno::INVAL,
+            Self::KernelsListener => Errno::OPNOTSUPP,
             Self::NotOwned => Errno::STALE,
-            Self::Quota(_) | Self::Endpoints => Errno::DQUOT,
+            Self::Quota(_) | Self::Policy(_) | Self::Endpoints => Errno::DQUOT,
             Self::Holds | Self::NoMemory => Errno::NOBUFS,
         };
         errno.raw_os_error()
@@ -497,16 +507,18 @@ impl SessionWork<'_> {
     }
 
     pub(super) fn share_work(&mut self) -> SharingWork<'_> {
-        let Self { now, server, owners, shared, .. } = self;
-        SharingWork { now: *now, server, owners, shared }
+        let Self { now, server, owners, hand_overs, groups, shared, .. } = self;
+        SharingWork { now: *now, server, owners, hand_overs, groups, shared }
     }
 }
 
 /// What the end of an owner changes that is no session.
 pub(super) struct SharingWork<'shard> {
-    now: Instant,
+    pub(super) now: Instant,
     pub(super) server: &'shard mut Server<SharedMemory>,
     pub(super) owners: &'shard mut ObjectOwners,
+    pub(super) hand_overs: &'shard mut HandOvers,
+    pub(super) groups: &'shard mut UserGroups,
     pub(super) shared: &'shard mut SharedConns,
 }
 
@@ -559,13 +571,14 @@ impl SharingWork<'_> {
             self.after_release(conn, left);
         }
         self.end_token_of_endpoints(number);
+        self.end_token_of_listeners(number);
         if let Some(known) = self.shared.remove_token(number) {
             self.server.parts().1.close_account(known.account);
         }
     }
 
     /// A token owns a connection no more.
-    fn after_release(&mut self, conn: ConnId, left: OwnersLeft<PoolId>) {
+    pub(super) fn after_release(&mut self, conn: ConnId, left: OwnersLeft<PoolId>) {
         self.shared.end_count(conn);
         match left {
             OwnersLeft::Session(_) => {}
@@ -738,8 +751,8 @@ impl SessionShard {
     }
 
     pub(super) fn share_work(&mut self, now: Instant) -> SharingWork<'_> {
-        let Self { server, owners, shared, .. } = self;
-        SharingWork { now, server, owners, shared }
+        let Self { server, owners, hand_overs, groups, shared, .. } = self;
+        SharingWork { now, server, owners, hand_overs, groups, shared }
     }
 
     /// Sends of any session may go on that were deferred on a shared connection.
@@ -750,48 +763,6 @@ impl SessionShard {
         let (stack, memory) = self.server.parts();
         for session in self.sessions.all_mut() {
             session.deferred.retry(now, conn, (&mut *stack, &mut *memory));
-        }
-    }
-
-    /// Something has happened to a token outside of the shards.
-    pub(in crate::remote) fn change_token(&mut self, now: Instant, change: TokenChange) {
-        match change {
-            TokenChange::Copy(request, to) => self.copy_token(now, request.token.number(), &to),
-            TokenChange::Release(request, conns) => {
-                let number = request.token.number();
-                for conn in conns {
-                    if self.shared.owners.has_token(number, conn) {
-                        let left = self.shared.owners.release_by_token(number, conn);
-                        self.share_work(now).after_release(conn, left);
-                    }
-                }
-            }
-            TokenChange::ReleaseEndpoints(request, endpoints) => {
-                let number = request.token.number();
-                for endpoint in endpoints {
-                    let owners = &mut self.shared.endpoints.owners;
-                    if owners.has_token(number, endpoint) {
-                        let left = owners.release_by_token(number, endpoint);
-                        self.share_work(now).after_endpoint_release(endpoint, left);
-                    }
-                }
-            }
-            TokenChange::End(number) => self.share_work(now).end_token(number),
-        }
-    }
-
-    /// Without room for what the token owns, the other one owns nothing.
-    fn copy_token(&mut self, now: Instant, from: u64, to: &Arc<ShareToken>) {
-        let len = self.shared.token_len(from);
-        if !self.shared.may_hold(to, len) || self.share_work(now).note_token(to).is_err() {
-            return;
-        }
-        for conn in self.shared.owners.objects_of_token(from) {
-            self.shared.owners.hold(to.number(), conn, None);
-        }
-        let owners = &mut self.shared.endpoints.owners;
-        for endpoint in owners.objects_of_token(from) {
-            owners.hold(to.number(), endpoint, None);
         }
     }
 }

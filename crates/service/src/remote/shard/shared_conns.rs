@@ -11,8 +11,8 @@
 //! - `unread` comes before what the stack has.
 //! - A connection that no session owns is in no list of `owners.rs`, and counts for the user of a
 //!   token that owns it.
-//! - At most [`HOLDS_MAX`] connections and endpoints are owned by the tokens of a user, each
-//!   counted once for each token.
+//! - At most [`HOLDS_MAX`] connections, endpoints and listeners are owned by the tokens of a user,
+//!   each counted once for each token.
 //! - A session gives back at most what it was given and has not given back ([`DeliveredBytes`]).
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -21,6 +21,7 @@ use std::sync::Arc;
 use megapipe_stack::{Chunk, CloseReason, ConnId, PoolId};
 
 use super::delivered_bytes::DeliveredBytes;
+use super::held_listeners::HeldListeners;
 use super::ownership::SharedOwnership;
 use super::shared_endpoints::SharedEndpoints;
 use crate::descriptors::ShareToken;
@@ -140,6 +141,8 @@ pub(super) struct SharedConns {
     pub(super) owners: SharedOwnership<ConnId, PoolId, u64>,
     /// The shared endpoints, which the same tokens own.
     pub(super) endpoints: SharedEndpoints,
+    /// The listeners that the same tokens own.
+    pub(super) listeners: HeldListeners,
     states: HashMap<ConnId, SharedConnState>,
     tokens: HashMap<u64, KnownToken>,
     /// The tokens of a user, by the address of its account, which the tokens keep.
@@ -382,9 +385,11 @@ impl SharedConns {
         held + more <= HOLDS_MAX
     }
 
-    /// How many connections and endpoints a token owns.
+    /// How many connections, endpoints and listeners a token owns.
     pub(super) fn token_len(&self, number: u64) -> usize {
-        self.owners.token_len(number) + self.endpoints.owners.token_len(number)
+        self.owners.token_len(number)
+            + self.endpoints.owners.token_len(number)
+            + self.listeners.owners.token_len(number)
     }
 
     /// What a token's user may have.
