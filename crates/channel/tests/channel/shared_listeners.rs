@@ -23,7 +23,7 @@ use crate::scene::{A_WHILE, PATIENCE, start};
 /// Has the role of a process that a test starts, and its arguments.
 const ROLE: &str = "MEGAPIPE_TEST_LISTENER_ROLE";
 /// A user without rights.
-const NOBODY: u32 = 65_534;
+const UNPRIVILEGED_USER: u32 = 65_534;
 
 fn attached(service: &ServiceAddress) -> Channel {
     let config = Config::default().backend(Backend::Service(service.clone()));
@@ -305,7 +305,7 @@ fn process_of_a_role() {
             let (token, _) = receive_fd(&over);
             if rustix::process::geteuid().is_root() {
                 // SAFETY: it changes the user of this process, which has one test to run.
-                assert_eq!(unsafe { libc::setuid(NOBODY) }, 0);
+                assert_eq!(unsafe { libc::setuid(UNPRIVILEGED_USER) }, 0);
             }
             // It has neither the path nor a right to it.
             let copy = token.try_clone().expect("a descriptor");

@@ -580,6 +580,19 @@ mod tests {
     }
 
     #[test]
+    fn tokens_own_what_the_version_has() {
+        for (version, passing) in [
+            (5, DescriptorPassing::Sockets),
+            (6, DescriptorPassing::Tokens),
+            (9, DescriptorPassing::Endpoints),
+            (10, DescriptorPassing::Endpoints),
+            (11, DescriptorPassing::Listeners),
+        ] {
+            assert_eq!(Welcome::features(version).passing, passing, "{version}");
+        }
+    }
+
+    #[test]
     fn lanes_are_in_a_welcome_of_version_2() {
         let two = Welcome { version: 2, lanes: 3, ..welcome() };
         assert_eq!(HelloAnswer::decode(&two.encode()), Ok(HelloAnswer::Welcome(two.clone())));

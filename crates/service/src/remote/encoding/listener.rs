@@ -1,4 +1,4 @@
-//! A listener that a session adopts, as the call buffer has it: its name, where it listens, and how.
+//! A listener that a session adopts, as the call buffer has it: its name, address and options.
 
 use std::net::SocketAddr;
 

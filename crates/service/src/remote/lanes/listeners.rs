@@ -76,7 +76,7 @@ impl LaneListeners {
     }
 
     /// The lanes' own listeners; empty: there is no such listener.
-    fn lanes_of(&mut self, listener: ListenerId) -> Box<[ListenerId]> {
+    pub(super) fn lanes_of(&mut self, listener: ListenerId) -> Box<[ListenerId]> {
         self.get(listener).map_or_else(Box::default, |entry| entry.lanes.clone())
     }
 

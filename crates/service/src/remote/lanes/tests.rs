@@ -3,19 +3,21 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use megapipe_link::{PairConfig, pair};
 use megapipe_shm::bell_sockets;
 use megapipe_shm::record::Record;
 use megapipe_stack::{BindError, ConnectError, DatagramSharing, ListenError};
+use rustix::io::Errno;
 
 use super::*;
 use crate::attach::{ClientFeatures, ClientIdentity, SessionHost};
 use crate::begin::ConnectStart;
 use crate::config::{ServerConfig, Waits};
 use crate::connection_manager::AcceptorId;
-use crate::descriptors::DescriptorPassing;
+use crate::descriptors::{DescriptorPassing, ShareToken};
 use crate::error::PortError;
 use crate::link_server::Frames;
 use crate::remote::tests::{next_event, session};
@@ -211,6 +213,95 @@ fn listener_is_at_all_shards_or_at_none() {
     assert!(one.is_listening(at(2, HTTP)), "a stale name changes nothing");
     other.unlisten(both[1]);
     assert!(!one.is_listening(at(2, HTTP)));
+}
+
+#[test]
+fn adopted_listener_is_at_all_shards_or_at_none() {
+    let (mut host, mut peer) = host_and_peer();
+    let (mut one, mut other) = (attach(&mut host, 1), attach(&mut host, 2));
+    let listener = one.listen(at(2, HTTP), 10, exclusive()).expect("it is free");
+    let token = host.make_token(1, 5, 77).expect("no quota");
+    host.keep_token(2, 6, (Arc::clone(&token), false)).expect("there is room");
+    let stale = other.adopt_listener_lanes(6).expect_err("it owns nothing yet");
+    assert_eq!(stale.raw_os_error(), Errno::STALE.raw_os_error());
+    one.hold_listener_lanes(listener, 5).expect("it is its own");
+    let adopted = other.adopt_listener_lanes(6).expect("the token owns it");
+    assert_eq!((adopted.options.address, adopted.is_known), (at(2, HTTP), false));
+    assert!(adopted.options.sharing.is_exclusive);
+    let again = other.adopt_listener_lanes(6).expect("the token owns it");
+    assert_eq!((again.listener, again.is_known), (adopted.listener, true));
+    host.end_token(&token);
+    one.unlisten(listener);
+    // Connections of both shards come to the channel that is left.
+    other.accept(adopted.listener, AcceptorId(3), 20);
+    other.flush();
+    for _ in 0..10 {
+        peer.connect(at(2, HTTP));
+    }
+    peer.flush();
+    let mut counts = [0; SHARDS as usize];
+    while counts.iter().sum::<u32>() < 10 {
+        let event = next(&mut other);
+        let Event::Incoming { listener: its, conn, .. } = event else { panic!("{event:?}") };
+        assert_eq!(its, adopted.listener);
+        counts[other.lane_of(conn.index)] += 1;
+    }
+    assert!(counts.iter().all(|count| *count > 0), "{counts:?}");
+    other.unlisten(adopted.listener);
+    await_free(&mut one, at(2, HTTP));
+}
+
+/// A hostile maker can let a token own other listeners on each shard, or none.
+#[test]
+fn token_of_different_listeners_is_refused() {
+    let (mut host, _peer) = host_and_peer();
+    let (mut one, mut other) = (attach(&mut host, 1), attach(&mut host, 2));
+    let ports = [80, 81].map(|port| one.listen(at(2, port), 10, exclusive()).expect("it is free"));
+    let lanes = ports.map(|listener| one.listeners.lanes_of(listener));
+    for (cookie, holds_second) in [(5, true), (6, false)] {
+        let token = host.make_token(1, cookie, 70 + cookie).expect("no quota");
+        host.keep_token(2, cookie, (token, false)).expect("there is room");
+        one.lane(0).hold_listener(cookie, lanes[0][0]).expect("it is its own");
+        if holds_second {
+            one.lane(1).hold_listener(cookie, lanes[1][1]).expect("it is its own");
+        }
+        let refused = other.adopt_listener_lanes(cookie).expect_err("they differ");
+        assert_eq!(refused.raw_os_error(), Errno::STALE.raw_os_error(), "{refused}");
+    }
+    // Nothing of them is the other's: what it listens at is free when the maker's tokens end.
+    for number in [75, 76] {
+        host.end_token(&ShareToken::new(number, None).expect("no quota"));
+    }
+    for (listener, port) in ports.into_iter().zip([80, 81]) {
+        one.unlisten(listener);
+        await_free(&mut other, at(2, port));
+    }
+}
+
+/// Until no shard listens at an address: the shards see the end of a token later.
+fn await_free(lanes: &mut LaneSet, address: SocketAddr) {
+    let start = Instant::now();
+    while lanes.is_listening(address) {
+        assert!(start.elapsed() < PATIENCE, "the address is free");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn older_daemon_shares_no_listener() {
+    let (mut host, _peer) = host_and_peer();
+    let (ours, _daemons) = bell_sockets().expect("descriptors");
+    let control = SessionControl::new(Arc::new(ours), DescriptorPassing::Endpoints);
+    let mut lanes = attach(&mut host, 1).with_control(control.expect("it passes tokens"));
+    let listener = lanes.listen(at(2, HTTP), 10, Sharing::default()).expect("it is free");
+    let (reader, _writer) = std::io::pipe().expect("a pipe");
+    for refused in
+        [lanes.share_listener(listener).err(), lanes.adopt_token_listener(reader.as_fd()).err()]
+    {
+        let refused = refused.expect("the version is older");
+        assert_eq!(refused.raw_os_error(), Errno::OPNOTSUPP.raw_os_error());
+        assert!(refused.to_string().contains("older version"), "{refused}");
+    }
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Worlds of applications, correct and hostile ones, behind real sessions of one or more shards.
 //!
 //! The test polls shards, applications and the peer in virtual time, at random steps from a seed.
-//! Correct applications listen at one port, echo what the peer sends, stop, claim late, and die;
+//! Correct applications listen at one port or adopt the listener of a token, echo what the peer
+//! sends, stop, claim late, share their listener, and die;
 //! hostile ones write nonsense into their rings and all over their regions. `MEGAPIPE_WORLD=SEED`
 //! runs one world again, `MEGAPIPE_WORLDS=COUNT` so many, from `MEGAPIPE_WORLD` or 50 on.
 //!
@@ -12,6 +13,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use megapipe_shm::record::Ids;
 
@@ -19,6 +21,7 @@ use super::polled_shard::PolledShard;
 use super::*;
 use crate::ManagerId;
 use crate::balancer::RandomSequence;
+use crate::descriptors::{PassedDescriptors, ShareToken};
 use crate::hand_over::HandOverSettings;
 use crate::layout::ServerLayout;
 use crate::remote::session_region::ClientHalf;
@@ -75,7 +78,13 @@ struct EchoLane {
     id: SessionId,
     /// Connections, and those that wait.
     limits: (u32, u32),
+    /// The call by which it gets a listener, until it has one.
     listen: Option<u64>,
+    /// That call listens, and adopts nothing.
+    listens: bool,
+    listener: Option<Id>,
+    /// The call by which a token owns that, too.
+    hold: Option<u64>,
     conns: ConnMap<EchoConn>,
 }
 
@@ -89,6 +98,7 @@ struct EchoConn {
 /// A hostile application: its halves of its sessions, and their memory.
 struct HostileApp {
     lanes: Vec<HostileLane>,
+    token: Arc<ShareToken>,
 }
 
 struct HostileLane {
@@ -108,7 +118,11 @@ struct SessionWorld {
     /// All sessions that correct applications ever had, by shard.
     correct: HashSet<(usize, SessionId)>,
     conns: ConnMap<PeerConn>,
+    /// What correct applications share by.
+    token: Arc<ShareToken>,
     attached: u64,
+    /// Listeners that were adopted.
+    adopted: usize,
     echoed: u64,
     faults: u64,
 }
@@ -144,6 +158,7 @@ impl SessionWorld {
         let (client, _) = peer.attach();
         let (apps, hostile, conns) = (Vec::new(), Vec::new(), ConnMap::default());
         let (us, attached, echoed, faults) = (1_000, 0, 0, 0);
+        let token = ShareToken::new(0, None).expect("no quota");
         let mut world = Self {
             random,
             us,
@@ -154,7 +169,9 @@ impl SessionWorld {
             hostile,
             correct: HashSet::new(),
             conns,
+            token,
             attached,
+            adopted: 0,
             echoed,
             faults,
         };
@@ -172,7 +189,9 @@ impl SessionWorld {
         megapipe_stack::Instant::from_micros(self.us)
     }
 
-    fn limits(&mut self, shard: usize, user: u32) -> SessionLimits {
+    fn limits(&mut self, shard: usize, user: u32, token: &Arc<ShareToken>) -> SessionLimits {
+        let passed = Arc::new(PassedDescriptors::new(None));
+        passed.keep_token(1, (Arc::clone(token), true)).expect("there is room");
         let quota = |world: &mut Self| 1 + world.below(30) as u32;
         SessionLimits {
             connections: quota(self),
@@ -185,21 +204,36 @@ impl SessionWorld {
             shard: shard as u16,
             is_on_all_shards: true,
             home: ManagerId((self.attached % self.shards.len() as u64) as u16),
+            descriptors: Some(passed),
             ..SessionLimits::WHOLE_SHARD
         }
     }
 
     fn attach_app(&mut self) {
         self.attached += 1;
-        let mut lanes = Vec::new();
+        let (mut lanes, token) = (Vec::new(), Arc::clone(&self.token));
+        let adopts = self.below(2) == 0;
         for shard in 0..self.shards.len() {
-            let limits = self.limits(shard, 0);
+            let limits = self.limits(shard, 0, &token);
             let own = (limits.connections, limits.waiting);
             let (mut client, id) = self.shards[shard].attach_with(&SIZES, limits);
-            let listen = Some(client.submit_call(listen_call(PORT)));
+            let call = match adopts {
+                true => SessionCall::AdoptListener { token: 1 },
+                false => listen_call(PORT),
+            };
+            let listen = Some(client.submit_call(call));
             client.flush();
             self.correct.insert((shard, id));
-            lanes.push(EchoLane { client, id, limits: own, listen, conns: ConnMap::default() });
+            lanes.push(EchoLane {
+                client,
+                id,
+                limits: own,
+                listen,
+                listens: !adopts,
+                listener: None,
+                hold: None,
+                conns: ConnMap::default(),
+            });
         }
         self.apps.push(EchoApp { lanes, runs_at_us: 0 });
     }
@@ -207,15 +241,16 @@ impl SessionWorld {
     fn attach_hostile(&mut self) {
         self.attached += 1;
         let mut lanes = Vec::new();
+        let token = ShareToken::new(1 << 32 | self.attached, None).expect("no quota");
         for shard in 0..self.shards.len() {
-            let limits = self.limits(shard, HOSTILE_USER);
+            let limits = self.limits(shard, HOSTILE_USER, &token);
             let (half, fds) = SIZES.create().expect("memory");
             let region = fds.region.try_clone().expect("a descriptor");
             let ends = SIZES.client(fds).expect("as agreed");
             let id = self.shards[shard].begin(half, limits);
             lanes.push(HostileLane { half: ends, region, id });
         }
-        self.hostile.push(HostileApp { lanes });
+        self.hostile.push(HostileApp { lanes, token });
         if self.below(4) > 0 {
             // It has connections to do harm with.
             let place = self.hostile.len() - 1;
@@ -245,7 +280,6 @@ impl SessionWorld {
 
     /// Ends the other lanes of channels that have broken the protocol. Correct ones have not.
     fn end_faulty(&mut self) {
-        let now = self.now();
         for shard in 0..self.shards.len() {
             while let Some(end) = self.shards[shard].shard.next_end() {
                 let Some(fault) = end.fault else { continue };
@@ -256,11 +290,45 @@ impl SessionWorld {
                 // Another of its lanes may have ended in this poll, too.
                 let Some(place) = self.hostile.iter().position(is_it) else { continue };
                 let app = self.hostile.swap_remove(place);
-                for (shard, lane) in self.shards.iter_mut().zip(app.lanes) {
-                    shard.shard.detach(now, lane.id);
-                }
+                self.end_hostile(app);
             }
         }
+    }
+
+    /// A hostile application ends on all shards, and so does its token.
+    fn end_hostile(&mut self, app: HostileApp) {
+        let now = self.now();
+        for (shard, lane) in self.shards.iter_mut().zip(app.lanes) {
+            shard.shard.detach(now, lane.id);
+        }
+        self.end_token(&app.token);
+    }
+
+    fn end_token(&mut self, token: &ShareToken) {
+        token.end();
+        let now = self.now();
+        for polled in &mut self.shards {
+            polled.shard.change_token(now, TokenChange::End(token.number()));
+        }
+    }
+
+    /// An application lets the token own its listener, on each shard at a time of its own.
+    fn share_listener(&mut self, place: usize) {
+        let Some(app) = self.apps.get_mut(place) else { return };
+        for lane in &mut app.lanes {
+            if let (Some(listener), None) = (lane.listener, lane.hold) {
+                let hold = SessionCall::HoldListener { token: 1, listener };
+                lane.hold = Some(lane.client.submit_call(hold));
+                lane.client.flush();
+            }
+        }
+    }
+
+    /// The last copy of the token is closed. Applications that come later have another one.
+    fn replace_token(&mut self) {
+        let next = ShareToken::new(self.token.number() + 1, None).expect("no quota");
+        let ended = std::mem::replace(&mut self.token, next);
+        self.end_token(&ended);
     }
 
     fn run_peer(&mut self) {
@@ -404,10 +472,8 @@ impl SessionWorld {
             }
             2 => {
                 // It dies.
-                let (now, app) = (self.now(), self.hostile.swap_remove(place));
-                for (shard, lane) in self.shards.iter_mut().zip(app.lanes) {
-                    shard.shard.detach(now, lane.id);
-                }
+                let app = self.hostile.swap_remove(place);
+                self.end_hostile(app);
             }
             _ => {
                 for _ in 0..1 + self.below(40) {
@@ -431,7 +497,7 @@ impl SessionWorld {
         let len = [1, 100, 2_048, 70_000, u32::MAX][self.below(5)];
         let chunk = Chunk { buf, offset: self.below(3) as u32 * 1_000, len };
         let at = |port: usize| SocketAddr::new(IpAddr::from([10, 0, 0, 2]), port as u16);
-        match self.below(23) {
+        match self.below(25) {
             0 => Command::Accept { listener: conn, credit: self.random.next() as u32 },
             1 => {
                 let flags = [0, 1, 3, 4, 7, 8, 9, 15][self.below(8)];
@@ -447,12 +513,18 @@ impl SessionWorld {
             9..13 => Command::Claim { conn, acceptor: small(self), receives: self.below(2) == 0 },
             13 => Command::Call(SessionCall::Sync),
             14 => Command::Call(SessionCall::Unlisten { listener: conn }),
-            15 => Command::Call(listen_call(80 + self.below(4) as u16)),
+            // Not at the correct applications' port: for moments none of these listens there.
+            15 => Command::Call(listen_call(HOSTILE_PORT + self.below(3) as u16)),
             16 => Command::Call(SessionCall::Info { conn }),
             17 => Command::Call(SessionCall::TakeOut { conn }),
             18 => Command::Call(SessionCall::HandOver { conn }),
             19 => Command::Call(SessionCall::HandOverOffered { conn }),
             20 => Command::Call(SessionCall::CloseDatagram { endpoint: conn }),
+            22 => Command::Call(SessionCall::HoldListener {
+                token: self.below(3) as u64,
+                listener: conn,
+            }),
+            23 => Command::Call(SessionCall::AdoptListener { token: self.below(3) as u64 }),
             21 => Command::ResetOnClose { conn, on: self.below(2) == 0 },
             _ => Command::Call(SessionCall::Bind { local: at(53), flags: 0, reservation: 0 }),
         }
@@ -460,9 +532,12 @@ impl SessionWorld {
 
     fn rare_step(&mut self) {
         let place = self.below(self.apps.len());
-        match self.below(6) {
+        match self.below(8) {
             0 if self.apps.len() < 5 => self.attach_app(),
-            1 if self.apps.len() > 1 => self.kill(place),
+            // The last one, too: a token may own the listener.
+            1 if !self.apps.is_empty() => self.kill(place),
+            5 | 6 => self.share_listener(place),
+            7 if self.below(2) == 0 => self.replace_token(),
             2..5 => {
                 if let Some(app) = self.apps.get_mut(place) {
                     let stops_us = [500, 6_000, 30_000];
@@ -478,6 +553,7 @@ impl SessionWorld {
         let app = self.apps.swap_remove(place);
         let mut ids = Vec::new();
         for lane in app.lanes {
+            self.adopted += usize::from(lane.listener.is_some() && !lane.listens);
             ids.push(lane.id);
             drop(lane);
         }
@@ -493,11 +569,11 @@ impl SessionWorld {
 
     /// New connections are served when nothing is stopped any more.
     fn check_service(&mut self) {
-        let now = self.now();
         while let Some(app) = self.hostile.pop() {
-            for (shard, lane) in self.shards.iter_mut().zip(app.lanes) {
-                shard.shard.detach(now, lane.id);
-            }
+            self.end_hostile(app);
+        }
+        if self.apps.is_empty() {
+            self.attach_app();
         }
         self.apps.iter_mut().for_each(|app| app.runs_at_us = 0);
         self.abort_all();
@@ -546,6 +622,7 @@ impl SessionWorld {
         while !self.apps.is_empty() {
             self.kill(0);
         }
+        self.replace_token();
         self.abort_all();
         for _ in 0..(DRAIN_TIME.as_micros() as u64 * 2 / 100) {
             self.poll(100);
@@ -556,6 +633,7 @@ impl SessionWorld {
             assert!(report.sessions.is_empty(), "{report:?}");
             let left = (report.draining, report.connections, report.private_used, report.active);
             assert_eq!(left, (0, 0, 0, 0), "{report:?}");
+            assert_eq!(polled.shard.held_listeners(), 0);
         }
         // Its ports are free.
         self.attach_app();
@@ -591,14 +669,34 @@ impl EchoApp {
 }
 
 impl EchoLane {
+    fn on_listening(&mut self, answer: ServerAnswer) {
+        let listener = match answer {
+            ServerAnswer::Listening { listener } => encoding::listener_id(listener),
+            ServerAnswer::Written { chunk } => {
+                let bytes = self.client.read_call(chunk);
+                encoding::decode_listener(&bytes).expect("a listener").0
+            }
+            // The token owns none.
+            ServerAnswer::Refused { .. } if !self.listens => {
+                self.listens = true;
+                self.listen = Some(self.client.submit_call(listen_call(PORT)));
+                return;
+            }
+            other => panic!("{other:?}"),
+        };
+        self.client.accept(listener, AcceptorId(7), 1_000);
+        self.listener = Some(encoding::id_of_listener(listener));
+        self.listen = None;
+    }
+
     fn run(&mut self) {
         if let Some(cookie) = self.listen
             && let Some(answer) = self.client.take_answer(cookie)
         {
-            let ServerAnswer::Listening { listener } = answer else { panic!("{answer:?}") };
-            self.client.accept(encoding::listener_id(listener), AcceptorId(7), 1_000);
-            self.listen = None;
+            self.on_listening(answer);
         }
+        // It is refused if the token has ended.
+        self.hold.take_if(|cookie| self.client.take_answer(*cookie).is_some());
         while let Some(event) = self.client.event() {
             match event {
                 RemoteEvent::Event(Event::Incoming { conn, .. }, _) => {
@@ -647,15 +745,15 @@ impl EchoLane {
     }
 }
 
-/// Runs a world. Returns bytes echoed, and sessions that ended by a fault.
-fn run_world(seed: u64) -> (u64, u64) {
+/// Runs a world. Returns bytes echoed, sessions that ended by a fault, and adopted listeners.
+fn run_world(seed: u64) -> (u64, u64, usize) {
     let mut world = SessionWorld::new(seed);
     for _ in 0..STEPS {
         world.step();
     }
     world.check_service();
     world.check_end();
-    (world.echoed, world.faults)
+    (world.echoed, world.faults, world.adopted)
 }
 
 #[test]
@@ -665,14 +763,17 @@ fn worlds_of_sessions_keep_streams_and_leave_nothing() {
         (Some(seed), count) => seed..seed + count.unwrap_or(1),
         (None, count) => 50..50 + count.unwrap_or(12),
     };
-    let (mut echoed, mut faults) = (0, 0);
+    let (mut echoed, mut faults, mut adopted) = (0, 0, 0);
     for seed in seeds.clone() {
         // The line that repeats it.
         let repeats = format!("MEGAPIPE_WORLD={seed}");
         let run = std::panic::catch_unwind(|| run_world(seed));
-        let (bytes, ends) = run.unwrap_or_else(|_| panic!("failed: {repeats}"));
-        (echoed, faults) = (echoed + bytes, faults + ends);
+        let (bytes, ends, listeners) = run.unwrap_or_else(|_| panic!("failed: {repeats}"));
+        (echoed, faults, adopted) = (echoed + bytes, faults + ends, adopted + listeners);
     }
-    println!("{seeds:?}: {echoed} bytes echoed, {faults} sessions ended by a fault");
+    println!(
+        "{seeds:?}: {echoed} bytes echoed, {faults} sessions ended by a fault, {adopted} listeners \
+         adopted"
+    );
     assert!(echoed > 0, "nothing was checked");
 }
