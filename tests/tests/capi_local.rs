@@ -168,8 +168,10 @@ fn run_pingpong(service: Option<&Path>) {
 }
 
 #[test]
-fn connection_is_shared_by_two_processes() {
-    let Some(prefix) = prefix("connection_is_shared_by_two_processes") else { return };
+fn connection_and_listener_are_shared_by_two_processes() {
+    let Some(prefix) = prefix("connection_and_listener_are_shared_by_two_processes") else {
+        return;
+    };
     compile(prefix, &sources().join("tests/share.c"), "share", C11);
     within("service-share", || {
         let daemon = TestDaemon::start();
@@ -186,12 +188,18 @@ fn connection_is_shared_by_two_processes() {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("received");
         assert_eq!(answer, "late");
+        // The listener is the other process's by now.
+        let mut stream = connect(&"10.76.0.2:7602".parse().expect("an address"));
+        stream.set_read_timeout(Some(PATIENCE)).expect("TCP");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("received");
+        assert_eq!(answer, "adopted");
         assert!(server.0.wait().expect("its end").success());
     });
 }
 
 fn prefix_of_share() -> &'static Path {
-    prefix("connection_is_shared_by_two_processes").expect("it was there")
+    prefix("connection_and_listener_are_shared_by_two_processes").expect("it was there")
 }
 
 #[test]

@@ -1,6 +1,7 @@
 /*
- * A connection that two processes own: one accepts and shares it, the other adopts it. The argument
- * is the port at 10.76.0.2, where a client sends "early late" and expects "late" back.
+ * A connection and a listener that two processes own: one shares them, the other adopts them. The
+ * argument is the port at 10.76.0.2, where a client sends "early late" and expects "late" back; the
+ * next client expects "adopted".
  *
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  */
@@ -66,6 +67,23 @@ static int receive_token(int over)
     return token;
 }
 
+/* Accepts one connection of the listener whose maker has ended its ownership. */
+static void adopt_listener(int over, mp_channel_t *channel)
+{
+    int token = receive_token(over);
+    mp_handle_t listener = mp_adopt(channel, token, NULL);
+
+    CHECK(listener != MP_NO_HANDLE);
+    FAILS(mp_adopt(channel, token, NULL), MP_NO_HANDLE, EEXIST);
+    close(token);
+    CHECK(mp_accept(listener, 1, MP_AS_LWSOCKET) == 0);
+    mp_handle_t conn = completed(channel, MP_ACCEPT).connection;
+    CHECK(mp_write(conn, "adopted", 7) == 0);
+    completed(channel, MP_WRITE);
+    CHECK(mp_unregister(conn, NULL) == 0);
+    CHECK(mp_unregister(listener, NULL) == 0);
+}
+
 static void adopt(int over)
 {
     struct mp_config config;
@@ -86,6 +104,7 @@ static void adopt(int over)
     CHECK(mp_write(conn, late, sizeof late) == 0);
     CHECK(completed(channel, MP_WRITE).cookie == &late);
     CHECK(mp_unregister(conn, NULL) == 0);
+    adopt_listener(over, channel);
     CHECK(mp_destroy(channel) == 0);
     exit(0);
 }
@@ -140,7 +159,12 @@ int main(int count, char **arguments)
     close(token);
     CHECK(mp_unregister(conn, NULL) == 0);
     FAILS(mp_share(conn), -1, EBADF);
+    token = mp_share(listener);
+    CHECK(token >= 0);
+    CHECK(mp_unregister(listener, NULL) == 0);
     CHECK(mp_flush(channel) >= 0);
+    send_token(pair[0], token);
+    close(token);
     CHECK(waitpid(child, &status, 0) == child && status == 0);
     CHECK(mp_destroy(channel) == 0);
     return 0;

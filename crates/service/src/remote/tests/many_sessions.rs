@@ -91,6 +91,10 @@ impl TestShard {
         self.handle.recount();
     }
 
+    pub(super) fn change_token(&self, change: TokenChange) {
+        self.handle.change_token(change);
+    }
+
     pub(super) fn detach(&self, id: SessionId) {
         self.handle.detach(id);
     }

@@ -8,13 +8,16 @@ use megapipe_link::{
     TxMetadata, bind_port,
 };
 
+use rustix::net::getsockname;
+
 use super::many_sessions::TestShard;
 use super::*;
 use megapipe_stack::DatagramSharing;
 
 use crate::begin::ConnectStart;
-use crate::descriptors::{PassPurpose, PassedDescriptors};
+use crate::descriptors::{PassPurpose, PassedDescriptors, ShareToken};
 use crate::error::PortError;
+use crate::limits::MOVED_LOOK_PERIOD;
 use crate::policy::{PolicyRefusal, PortGrants, Quotas, SessionRights};
 
 /// A link that shares an address with a host, of which it changes nothing.
@@ -114,4 +117,52 @@ fn listener_needs_the_reservation_that_its_call_names() {
     // Root has all ports, and needs none.
     let (mut root, _) = shard.attach(SessionLimits::WHOLE_SHARD);
     root.listen_reserved((local, 0), 10, Sharing::default()).expect("the port is free");
+}
+
+/// The kernel's reservation is the listener's: it outlives the session that has passed it.
+#[test]
+fn reservation_of_a_shared_listener_lives_until_its_last_owner_ends() {
+    let (link, _other) = pair(&PairConfig::default()).expect("a pair");
+    let shard = TestShard::start(SharedAddress::new(link), 1);
+    let namespace = NetworkNamespace::current().expect("Linux 5.14");
+    let passed = Arc::new(PassedDescriptors::new(Some(namespace)));
+    let socket = bind_port(Transport::Tcp, ([0, 0, 0, 0], 0).into(), true).expect("a free port");
+    let local = getsockname(&socket).expect("it is bound");
+    let local = SocketAddr::try_from(local).expect("IPv4");
+    passed.keep((1, PassPurpose::TcpPort), vec![socket], None).expect("it is one");
+    let token = ShareToken::new(7, None).expect("no quota");
+    passed.keep_token(2, (Arc::clone(&token), true)).expect("there is room");
+    let (mut maker, id) = shard.attach(of_user(&passed));
+    let listener = maker.listen_reserved((local, 1), 10, Sharing::default()).expect("reserved");
+    passed.forget(1);
+    maker.hold_listener(2, listener).expect("it is its own");
+    let is_free = || match std::net::TcpListener::bind(local) {
+        Ok(_) => true,
+        Err(error) => {
+            assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+            false
+        }
+    };
+    shard.detach(id);
+    shard.await_sessions(0);
+    drop(passed);
+    // Longer than the time after which unused ports are looked for.
+    std::thread::sleep(2 * MOVED_LOOK_PERIOD);
+    assert!(!is_free(), "the token owns the listener");
+    // Another user, which may pass nothing, adopts it.
+    let its = Arc::new(PassedDescriptors::new(None));
+    its.keep_token(2, (Arc::clone(&token), false)).expect("there is room");
+    let (mut child, _) = shard.attach(SessionLimits { user: 5, key: 9, ..of_user(&its) });
+    let ((adopted, options), is_new) = child.adopt_listener(2).expect("the token owns it");
+    assert_eq!((options.address, is_new), (local, true));
+    token.end();
+    shard.change_token(TokenChange::End(7));
+    std::thread::sleep(2 * MOVED_LOOK_PERIOD);
+    assert!(!is_free(), "a session owns the listener");
+    child.unlisten(adopted);
+    let start = Instant::now();
+    while !is_free() {
+        assert!(start.elapsed() < PATIENCE, "the last owner has ended");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
