@@ -2,7 +2,7 @@
 //! Linux: issue 16, "Known traps".
 //!
 //! `MEGAPIPE_SEED=N`, or `NxTHREADS`, runs one program, instead of the fixed ones and a new one;
-//! `N+COUNT` so many. About one new program in 150 still differs from Linux, so that few run each
+//! `N+COUNT` so many. About one new program in 300 still differs from Linux, so that few run each
 //! time.
 
 use std::path::{Path, PathBuf};
