@@ -182,9 +182,6 @@ fn listener_lines(lines: &mut Vec<String>, listener: &ListenerExplained) {
         table(lines, &ACCEPTOR_HEADERS, &rows);
     }
     let count = listener.acceptor_count as usize;
-    if count == 0 {
-        lines.push(head("") + "no acceptor: tokens own it");
-    }
     if count > rows.len() {
         lines.push(head("") + &format!("and {} more acceptors", count - rows.len()));
     }

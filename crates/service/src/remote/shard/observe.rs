@@ -126,10 +126,9 @@ impl SessionShard {
             };
             let owners = self.owners.sessions_of_listener(id);
             let shared_by = self.owners.sharer_of_listener(id);
-            if self.sees_listener(viewer, id) {
+            if viewer.sees(self.user_of_listener(id)) {
                 let (hand_over, mut acceptors) = self.acceptors(now, (id, local.port()), owners);
                 let acceptor_count = count(acceptors.len());
-                acceptors.retain(|acceptor| self.sees_acceptor(viewer, owners, acceptor));
                 acceptors.truncate(ACCEPTORS_LISTED_MAX);
                 entries.push(ServiceListener {
                     index: id.index,
@@ -183,21 +182,6 @@ impl SessionShard {
         self.user_of(first).or_else(|| self.owners.user_of_listener(listener))
     }
 
-    /// Whether a listener is one of the viewer's: its user has begun it, or has an acceptor of it.
-    fn sees_listener(&self, viewer: Viewer, listener: ListenerId) -> bool {
-        let mut owners = self.owners.sessions_of_listener(listener).iter();
-        viewer.sees(self.user_of_listener(listener))
-            || viewer.sees(self.owners.user_of_listener(listener))
-            || owners.any(|owner| viewer.sees(self.user_of(Some(*owner))))
-    }
-
-    /// Whether an acceptor is one of the viewer's user: others may have adopted the listener.
-    fn sees_acceptor(&self, viewer: Viewer, owners: &[PoolId], acceptor: &ServiceAcceptor) -> bool {
-        let key = |id: PoolId| self.sessions.get(id).map_or(0, |session| session.limits.key);
-        let owner = owners.iter().copied().find(|owner| key(*owner) == acceptor.session);
-        viewer.sees(self.user_of(owner))
-    }
-
     fn user_of(&self, session: Option<PoolId>) -> Option<u32> {
         Some(self.sessions.get(session?)?.limits.user)
     }
@@ -209,11 +193,11 @@ impl SessionShard {
         let from = ListingCursor::from_bits(query.from);
         let next = self.server.stack().list_sockets(from, PLACES_PER_PAGE, |socket| {
             let owner = self.owner_of(&socket);
-            let is_seen = match socket {
-                ListedSocket::Listener { id, .. } => self.sees_listener(viewer, id),
-                _ => viewer.sees(self.user_of(owner)),
+            let user = match socket {
+                ListedSocket::Listener { id, .. } => self.user_of_listener(id),
+                _ => self.user_of(owner),
             };
-            if is_seen {
+            if viewer.sees(user) {
                 entries.extend(self.socket(now, &socket, owner, query.with_info));
             }
             entries.len() < most

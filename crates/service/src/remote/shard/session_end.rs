@@ -4,8 +4,6 @@
 //!
 //! Bytes that the application has handed over are sent, then FIN; a connection with received bytes
 //! that the application has not read is reset, and one for which it has set SO_LINGER with time 0.
-//! A connection that the application has not learned of goes back to its listener, if that has
-//! other owners.
 //! The session's memory stays until the last of these bytes is acknowledged, at most for
 //! [`SessionLimits::drain_time`], and counts for its user until then. A user has a quota of
 //! sessions that have ended and still send; beyond it they are reset.
@@ -15,10 +13,8 @@
 //!
 //! [`SessionLimits::drain_time`]: super::SessionLimits::drain_time
 
-use std::collections::HashSet;
-
 use megapipe_shm::record::{Completion, Event as Says};
-use megapipe_stack::{Chunk, ConnId, Event, Instant, ListenerId, Memory, PoolId};
+use megapipe_stack::{Chunk, ConnId, Event, Instant, Memory, PoolId};
 
 use super::deferred::End;
 use super::ops::SessionWork;
@@ -26,7 +22,7 @@ use super::shard_session::SessionState;
 use super::{SessionEnd, SessionFault, SessionId, SessionShard};
 use crate::limits::OPS_PER_POLL;
 use crate::remote::buffer_names::session_of;
-use crate::remote::encoding::{conn_id, listener_id};
+use crate::remote::encoding::conn_id;
 
 impl SessionShard {
     /// Ends a session that its holder has told to end, or whose application is gone: does the
@@ -145,19 +141,10 @@ impl SessionShard {
 }
 
 /// Adds to a list as long as there is memory for it.
-fn note<T>(list: &mut Vec<T>, item: T) {
-    if list.try_reserve(1).is_ok() {
-        list.push(item);
+fn note(unread: &mut Vec<ConnId>, conn: ConnId) {
+    if unread.try_reserve(1).is_ok() {
+        unread.push(conn);
     }
-}
-
-/// What the application has not taken out of its ring.
-#[derive(Debug, Default)]
-struct UnreadRecords {
-    /// Connections with received bytes.
-    bytes: Vec<ConnId>,
-    /// New connections.
-    incoming: Vec<(ListenerId, ConnId)>,
 }
 
 impl SessionWork<'_> {
@@ -173,9 +160,8 @@ impl SessionWork<'_> {
         }
         self.session.withheld.clear();
         let unread = self.unread_in_ring();
-        self.leave_all_shared(&unread.bytes);
-        self.return_unseen(&unread);
-        self.reset_unread(unread.bytes);
+        self.leave_all_shared(&unread);
+        self.reset_unread(unread);
         while let Some(event) = self.session.stranded.pop() {
             if let Event::Received { chunk, .. } = event {
                 self.server.parts().1.free(chunk.buf);
@@ -212,41 +198,19 @@ impl SessionWork<'_> {
         !has_bytes || rights.is_none_or(|rights| rights.begin_draining())
     }
 
-    /// What the application has not taken out of its ring. It can write there, so what it has not
-    /// is none of these. Connections for whose list there is no memory are closed as others are.
-    fn unread_in_ring(&mut self) -> UnreadRecords {
-        let mut unread = UnreadRecords::default();
-        self.session.each_unread(|record| match Completion::parse(record) {
-            Ok(Completion { event: Says::Received { conn, .. }, .. }) => {
-                note(&mut unread.bytes, conn_id(conn));
+    /// Connections with received bytes that the application has not taken out of its ring. It can
+    /// write there, so what it has not is none of these. Connections for whose list there is no
+    /// memory are closed as others are.
+    fn unread_in_ring(&mut self) -> Vec<ConnId> {
+        let mut unread = Vec::new();
+        self.session.each_unread(|record| {
+            if let Ok(Completion { event: Says::Received { conn, .. }, .. }) =
+                Completion::parse(record)
+            {
+                note(&mut unread, conn_id(conn));
             }
-            Ok(Completion { event: Says::Incoming { listener, conn, .. }, .. }) => {
-                note(&mut unread.incoming, (listener_id(listener), conn_id(conn)));
-            }
-            _ => {}
         });
         unread
-    }
-
-    /// Hands connections that the application has not learned of to the other owners of their
-    /// listener. Those of which it has been given bytes are reset.
-    fn return_unseen(&mut self, unread: &UnreadRecords) {
-        let has_bytes: HashSet<_> = unread.bytes.iter().collect();
-        for (listener, conn) in &unread.incoming {
-            let is_its = self.owners.has_open_conn(self.id, *conn)
-                && !self.shared.owners.is_shared(*conn)
-                && !has_bytes.contains(conn)
-                && !self.session.stranded.has(*conn);
-            if !is_its || !self.owners.is_listener(*listener) {
-                continue;
-            }
-            // Otherwise the application has sent something: it has taken the record after all.
-            if let Some(handover) = self.server.take_out_of_stack(self.now, *conn) {
-                let hand_over = self.owners.remove_conn(*conn);
-                self.finish_handed(*conn, hand_over);
-                self.server.hand_over(self.now, handover);
-            }
-        }
     }
 
     /// Resets its connections of this list, and those with received bytes that wait for a buffer.

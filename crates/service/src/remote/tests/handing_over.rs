@@ -465,9 +465,9 @@ fn offers_to_an_ended_session_go_to_another_at_once() {
 }
 
 /// Connections of a session that listens alone, or is the only acceptor, are claimed when they are
-/// published; those that are offered are not. What the application has not read goes on.
+/// published, although the application has read nothing; those that are offered are not.
 #[test]
-fn unread_connections_outlive_the_session_they_were_given_to() {
+fn published_connections_end_with_the_session_and_offered_ones_go_on() {
     let mut world = World::new(HandOverSettings::default());
     world.app(1_000);
     world.apps[0].runs = false;
@@ -495,9 +495,9 @@ fn unread_connections_outlive_the_session_they_were_given_to() {
     let now = world.now();
     world.shard.shard.detach(now, world.apps[0].id);
     world.run(1_000);
-    assert_eq!(world.apps[1].accepted, 40, "as Linux keeps those of an accept queue");
+    assert_eq!(world.apps[1].accepted, 20, "the offered ones");
     assert!(claims < 20 && world.counters().offers.orphans == 20 - claims);
-    // The other application closes them, and has read none of the bytes.
+    // As Linux ends those of a dead process: RST where bytes are unread, else FIN.
     let is_reset = |conn| world.ended.get(conn) == Some(&CloseReason::ResetByPeer);
     let is_closed = |conn| world.closed_by_app.contains(conn);
     assert!(alone[..5].iter().chain(&only[..5]).all(is_reset), "{:?}", world.ended);

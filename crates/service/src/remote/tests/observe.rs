@@ -4,7 +4,6 @@ use megapipe_stack::{DatagramSharing, TcpState};
 
 use super::many_sessions::{TestShard, at, connects, listens, shard_and_peer};
 use super::*;
-use crate::descriptors::{PassedDescriptors, ShareToken};
 use crate::limits::SOCKETS_PER_PAGE;
 use crate::observe::{
     AnswerBody, QuerySubject, ServiceListener, ServiceQuery, ServiceSession, ServiceSocket,
@@ -197,43 +196,4 @@ fn ended_connections_are_not_counted() {
         assert!(start.elapsed() < PATIENCE, "{:?}", counts());
         std::thread::sleep(Duration::from_millis(1));
     }
-}
-
-/// A viewer sees its own acceptors of a listener that several users have.
-#[test]
-fn shared_listener_is_shown_to_its_maker_and_its_acceptors() {
-    let (shard, _peer) = shard_and_peer();
-    let token = ShareToken::new(7, None).expect("no quota");
-    let limits = |user: u32, key: u64| {
-        let passed = Arc::new(PassedDescriptors::new(None));
-        passed.keep_token(1, (Arc::clone(&token), true)).expect("there is room");
-        SessionLimits { descriptors: Some(passed), ..limits(user, key) }
-    };
-    let (mut maker, id) = shard.attach(limits(1_000, 11));
-    let listener = listens(&mut maker, 80, 4);
-    maker.hold_listener(1, listener).expect("it is its own");
-    let (mut child, _) = shard.attach(limits(2_000, 22));
-    child.adopt_listener(1).expect("the token owns it");
-    let acceptors = |viewer| {
-        let shown = listeners(&shard, viewer);
-        let its = shown.iter().map(|it| {
-            let mut keys: Vec<_> = it.acceptors.iter().map(|it| it.session).collect();
-            keys.sort_unstable();
-            (keys, it.acceptor_count)
-        });
-        its.collect::<Vec<_>>()
-    };
-    let uids = |viewer| sockets(&shard, viewer).iter().map(|it| it.uid).collect::<Vec<_>>();
-    assert_eq!(acceptors(ROOT), [(vec![11, 22], 2)]);
-    assert_eq!(acceptors(user(1_000)), [(vec![11], 2)]);
-    assert_eq!(acceptors(user(2_000)), [(vec![22], 2)]);
-    assert_eq!(acceptors(user(3_000)), []);
-    assert_eq!((uids(ROOT), uids(user(2_000))), (vec![Some(1_000)], vec![Some(1_000)]));
-    // Tokens alone: it is one of the user that has begun it.
-    child.unlisten(listener);
-    shard.detach(id);
-    shard.await_sessions(1);
-    assert_eq!(acceptors(user(1_000)), [(vec![], 0)]);
-    assert_eq!((acceptors(user(2_000)), uids(user(1_000))), (vec![], vec![Some(1_000)]));
-    assert_eq!(uids(user(2_000)), []);
 }

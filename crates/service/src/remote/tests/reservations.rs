@@ -121,7 +121,7 @@ fn listener_needs_the_reservation_that_its_call_names() {
 
 /// The kernel's reservation is the listener's: it outlives the session that has passed it.
 #[test]
-fn reservation_lives_until_the_last_owner_of_a_listener_ends() {
+fn reservation_of_a_shared_listener_lives_until_its_last_owner_ends() {
     let (link, _other) = pair(&PairConfig::default()).expect("a pair");
     let shard = TestShard::start(SharedAddress::new(link), 1);
     let namespace = NetworkNamespace::current().expect("Linux 5.14");

@@ -229,52 +229,6 @@ fn end_of_the_last_token_resets_connections_that_wait() {
     assert_eq!(world.world.shard.shard.held_listeners(), 0);
 }
 
-/// As those in Linux's accept queue, they are the next acceptor's.
-#[test]
-fn connections_that_a_dead_acceptor_has_not_seen_go_to_the_next() {
-    let (mut world, mut maker) = ListenerWorld::new(0);
-    world.hold(&mut maker);
-    world.accept(&mut maker, 10);
-    let peers = world.world.connect(PORT, 3);
-    world.world.send_bytes(peers[0], b"early");
-    // It has seen one of them.
-    let seen = std::iter::from_fn(|| maker.client.event()).take(1);
-    assert_eq!(seen.count(), 1);
-    let unread = world.world.connect(PORT, 2);
-    world.world.send_bytes(unread[1], b"to the ");
-    world.detach(&maker);
-    let mut child = world.attach();
-    world.adopt(&mut child);
-    world.accept(&mut child, 10);
-    let accepted = child.accepted(&mut world);
-    assert!(accepted.len() >= unread.len(), "{}", accepted.len());
-    let closed = std::iter::from_fn(|| world.world.client.event()).filter(|event| {
-        matches!(event, RemoteEvent::Event(Event::Closed { .. } | Event::PeerClosed { .. }, _))
-    });
-    assert_eq!(closed.count() + accepted.len(), 5, "each is served or ends");
-    // Bytes that came before are read by the next one.
-    let conn = *accepted.last().expect("there are some");
-    world.world.send_bytes(unread[1], b"next");
-    let mut bytes = Vec::new();
-    while bytes.len() < 11 {
-        child.client.receive(conn).expect("it is open");
-        child.client.flush();
-        world.world.run(10);
-        let event = child.client.event();
-        let Some(RemoteEvent::Event(Event::Received { chunk, .. }, _)) = event else {
-            panic!("{event:?} after {bytes:?}")
-        };
-        let from = bytes.len();
-        bytes.resize(from + chunk.len as usize, 0);
-        child.client.take_bytes(chunk, &mut bytes[from..]);
-    }
-    assert_eq!(bytes, b"to the next");
-    child.client.flush();
-    world.close(&mut child);
-    world.end_token();
-    assert!(!world.is_listening());
-}
-
 /// Adoption needs no SO_REUSEPORT.
 #[test]
 fn acceptors_of_an_exclusive_listener_share_its_connections() {
