@@ -132,22 +132,28 @@ fn adopt(records: &RecordedSockets, place: u32) -> Result<(), Error> {
 /// # Errors
 /// ENETDOWN: the stack cannot start.
 pub(crate) fn join_members(records: &mut RecordedSockets, set: c_int) -> Result<(), Error> {
-    let members = inherited_sets::take_members(set);
-    if members.is_empty() {
+    if !inherited_sets::has_members(set) {
         return Ok(());
     }
     records.use_members(set);
     records.activate_all()?;
     let mut context = records.start_stack()?;
     let mixed = records.mixed_set(context, set)?;
-    for (number, event) in members {
+    let mut joined = Ok(());
+    for (number, event) in inherited_sets::take_members(set) {
         match numbers::entry(number) {
             NumberEntry::Inherited(place) => {
                 let _ = adopt(records, place);
             }
             NumberEntry::Set(_) | NumberEntry::PendingSet => {
-                join_members(records, number)?;
-                records.mixed_set(context, number)?;
+                let inner =
+                    join_members(records, number).and_then(|()| records.mixed_set(context, number));
+                if let Err(error) = inner {
+                    // The program may wait again.
+                    inherited_sets::put_back(set, (number, event));
+                    joined = Err(error);
+                    continue;
+                }
             }
             _ => {}
         }
@@ -156,7 +162,7 @@ pub(crate) fn join_members(records: &mut RecordedSockets, set: c_int) -> Result<
             let _ = context.epoll_ctl_by_number(mixed, EpollOp::Add(event), inner, number);
         }
     }
-    Ok(())
+    joined
 }
 
 /// A number of an inherited socket is closed that was not used. The last one ends the ownership

@@ -88,6 +88,18 @@ pub(crate) fn take_members(set: c_int) -> Vec<(c_int, EpollEvent)> {
     taken.map(|member| (member.number, member.event)).collect()
 }
 
+/// Whether a set has noted members.
+pub(crate) fn has_members(set: c_int) -> bool {
+    has_any() && MEMBERS.lock().iter().any(|member| member.set == set)
+}
+
+/// A member that was taken stays noted.
+pub(crate) fn put_back(set: c_int, (number, event): (c_int, EpollEvent)) {
+    let mut members = MEMBERS.lock();
+    members.push(InheritedMember { set, number, event });
+    COUNT.store(members.len(), Ordering::Relaxed);
+}
+
 /// A number is closed: it is no member any more, and the set behind it has none.
 pub(crate) fn forget(number: c_int) {
     let other = match numbers::entry(number) {

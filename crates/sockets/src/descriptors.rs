@@ -52,8 +52,8 @@ pub(crate) enum NumberReuse {
     After(u32),
 }
 
-/// A count of opened descriptors; it wraps around.
-pub(crate) type OpenCount = u32;
+/// A count of opened descriptors.
+pub(crate) type OpenCount = u64;
 
 /// Descriptors that were opened after a call had begun, and before it is tried again: their numbers
 /// stood for something else when the call was given them.
@@ -65,7 +65,7 @@ struct HiddenFds {
 
 impl HiddenFds {
     const fn contains(self, opened: OpenCount) -> bool {
-        self.resumed.wrapping_sub(opened) < self.resumed.wrapping_sub(self.began)
+        opened > self.began && opened <= self.resumed
     }
 }
 
@@ -256,7 +256,7 @@ impl DescriptorTable {
         }
         let before = std::mem::replace(&mut self.entries[place], object);
         self.mark(place, false);
-        self.opens = self.opens.wrapping_add(1);
+        self.opens += 1;
         self.opened[place] = self.opens;
         self.set_close_on_exec(fd, close_on_exec);
         Ok((before != NOTHING).then_some(before))
@@ -347,8 +347,6 @@ mod tests {
     #[test]
     fn call_that_is_tried_again_does_not_see_what_was_opened_since() {
         let mut table = DescriptorTable::new(3, 70, NumberReuse::After(0));
-        // Also where the count wraps around.
-        table.opens = OpenCount::MAX - 2;
         let (old, closed) = (open(&mut table, 7).unwrap(), open(&mut table, 8).unwrap());
         let began = table.opens();
         assert_eq!(table.remove(closed), Ok(8));

@@ -64,10 +64,10 @@ impl StreamSocket {
             return Err(Error::InvalidArgument);
         }
         ports.check_local(plain.ip())?;
-        let new = ports.bind(PortSpace::Tcp, plain, self.options.sharing, beneath)?;
-        if let Some(before) = self.bound.replace(new) {
-            ports.release(before);
+        if let Some(given_up) = self.bound.take() {
+            ports.release(given_up);
         }
+        self.bound = Some(ports.bind(PortSpace::Tcp, plain, self.options.sharing, beneath)?);
         Ok(())
     }
 

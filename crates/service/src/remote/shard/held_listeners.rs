@@ -36,6 +36,11 @@ pub(super) struct HeldListeners {
 }
 
 impl HeldListeners {
+    /// Whether sockets reserve the port of a listener until it ends.
+    pub(super) fn keeps_port(&self, listener: ListenerId) -> bool {
+        self.states.get(&listener).is_some_and(|state| !state.kept.is_empty())
+    }
+
     /// A token owns a listener from now on, whose port is reserved by `kept`, too.
     pub(super) fn hold(&mut self, token: u64, listener: ListenerId, kept: Option<Arc<KeptPort>>) {
         self.owners.hold(token, listener, None);

@@ -273,6 +273,7 @@ impl SessionWork<'_> {
     pub(super) fn abort(&mut self, conn: ConnId) {
         if !self.leave_shared(conn) && self.has_conn(conn) {
             self.drop_unread(conn);
+            self.shared.end_handshake(conn);
             self.session.deferred.drop_of(conn, self.server.parts().1);
             self.server.abort(self.now, conn);
             debug_assert!(self.server.stack().addresses(conn).is_err(), "it is freed at once");
@@ -284,6 +285,8 @@ impl SessionWork<'_> {
 
     /// The application has let go of a connection, which may go on in the stack.
     fn let_go(&mut self, conn: ConnId) {
+        // The stack reports no end of it.
+        self.shared.end_handshake(conn);
         let hand_over = self.owners.close_conn(conn);
         self.finish_handed(conn, hand_over);
         self.grant_withheld();

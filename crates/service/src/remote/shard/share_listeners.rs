@@ -51,7 +51,8 @@ impl SessionWork<'_> {
             return Err(ShardShareError::Holds);
         }
         self.share_work().note_token(&token)?;
-        // From now on the port is reserved until the listener ends.
+        // From now on the port is reserved until the listener ends, by the sockets of one session.
+        let place = place.filter(|_| !self.shared.listeners.keeps_port(listener));
         let kept = place.map(|place| self.session.reservations.swap_remove(place).1);
         self.shared.listeners.hold(token.number(), listener, kept);
         self.owners.set_held(listener);

@@ -42,7 +42,7 @@ impl SharedConns {
         }
     }
 
-    /// A connection is established.
+    /// A connection is established, or its last owner lets go of it.
     pub(super) fn end_handshake(&mut self, conn: ConnId) {
         if self.is_connecting(conn) {
             self.state(conn).handshake = SharedHandshake::Complete;
