@@ -195,7 +195,7 @@ mod tests {
                 assert!(there[..16].iter().chain(&there[16 + len..]).all(|&byte| byte == 0xee));
                 let mut back = vec![0xdd; len];
                 // SAFETY: `there` holds `len` bytes from 16 on.
-                unsafe { copy_out(there[16..].as_ptr(), &mut back) };
+                unsafe { copy_out(there[16..].as_mut_ptr().cast_const(), &mut back) };
                 assert_eq!(back, source[offset..offset + len]);
             }
         }

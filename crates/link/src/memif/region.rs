@@ -1,6 +1,6 @@
 //! A region: memory that the peer maps too, and may write at any moment.
 //!
-//! Read first: [`super::copy`] for why bytes are copied the way they are.
+//! Read first: [`megapipe_shm::copy_in`] for why bytes are copied the way they are.
 //!
 //! Invariants
 //! - A region is mapped whole from when it was made until it is dropped, and its file can not
